@@ -1,0 +1,1 @@
+"""Autoscalers: how many replicas a pool should have."""

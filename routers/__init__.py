@@ -1,0 +1,1 @@
+"""Routers: which ready replica gets a request."""

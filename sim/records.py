@@ -1,0 +1,237 @@
+"""The record arrays that both planes share: every field once, with its unit.
+
+Compiled code and Python see the same memory. A `Fleet` is one tuple of arrays; verbs take it and change it in place.
+Ids and indices are -1 (`NONE`) when absent; instants are NaN (`NEVER`) until they happen.
+"""
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+
+NONE = -1
+NEVER = np.nan
+
+# Where a request is in its life (REQUEST.phase).
+EXPECTED, UNROUTED, WAITING, PREFILLING, DECODING, LAST_TOKEN, GONE = range(7)
+# How a request ended (REQUEST.status); the names are what requests.parquet shows.
+IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
+STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
+# Why it was rejected or failed (REQUEST.reason).
+NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT = range(4)
+REASON_NAMES = ("", "over_max_model_len", "over_kv_cache", "drain_timeout")
+
+ARRIVAL = np.dtype(
+    [
+        ("arrived_at_s", "f8"),
+        ("num_prompt_tokens", "i8"),
+        ("num_output_tokens", "i8"),
+        ("class_id", "i8"),
+    ],
+    align=True,
+)
+"""What traffic yields: one row a request, sorted by `arrived_at_s`, at least one prompt and one output token."""
+
+REQUEST_VIEW = np.dtype(
+    [
+        ("id", "i8"),
+        ("arrived_at_s", "f8"),
+        ("num_prompt_tokens", "i8"),
+        ("class_id", "i8"),
+    ],
+    align=True,
+)
+"""What a router may know of a request. The output length is not here: a policy sees no future."""
+
+REQUEST = np.dtype(
+    [
+        ("arrived_at_s", "f8"),
+        ("routed_at_s", "f8"),
+        ("scheduled_at_s", "f8"),
+        ("first_token_at_s", "f8"),
+        ("last_token_at_s", "f8"),
+        ("finished_at_s", "f8"),
+        ("num_prompt_tokens", "i8"),
+        ("num_output_tokens", "i8"),
+        ("num_generated_tokens", "i8"),  # at the last admission or preemption, and at the end
+        ("num_computed_tokens", "i8"),  # while it prefills
+        ("num_cached_tokens", "i8"),
+        ("num_preemptions", "i8"),
+        ("last_step", "i8"),  # the replica's step that yields its last token
+        ("next", "i8"),  # in `waiting` or `running`; -1 at the end
+        ("previous", "i8"),
+        ("due_next", "i8"),  # in the calendar of last tokens
+        ("due_previous", "i8"),
+        ("due_slot", "i8"),
+        ("first_next", "i8"),  # in the batch's list of prefills that end
+        ("replica", "i8"),  # slot
+        ("machine", "i8"),  # id in replicas.parquet
+        ("class_id", "i8"),
+        ("phase", "i8"),
+        ("status", "i8"),
+        ("reason", "i8"),
+    ],
+    align=True,
+)
+
+LOAD = np.dtype(
+    [
+        ("num_waiting", "i8"),
+        ("num_running", "i8"),
+        ("waiting_tokens", "i8"),  # prompt (and regenerated) tokens not yet admitted
+        ("running_tokens", "i8"),  # tokens whose KV is held
+        ("num_free_blocks", "i8"),
+        ("num_usable_blocks", "i8"),
+        ("num_inflight", "i8"),  # the router's own count: sent and not yet ended; never stale
+        ("scraped_at_s", "f8"),
+    ],
+    align=True,
+)
+"""What a replica exposes; one cache line. `fleet.loads` is live, `fleet.seen` is what the router was last shown."""
+
+REPLICA = np.dtype(
+    [
+        ("pool", "i8"),
+        ("machine", "i8"),
+        ("is_open", "i8"),  # takes new requests
+        ("is_draining", "i8"),
+        ("waiting_head", "i8"),
+        ("waiting_tail", "i8"),
+        ("running_head", "i8"),
+        ("running_tail", "i8"),
+        ("prefilling", "i8"),  # the one request whose prefill is unfinished; always the last of `running`
+        ("num_steps", "i8"),  # steps planned so far; the next step's number
+        ("num_decoding", "i8"),  # requests that get one token in the next step
+        ("decoding_context_tokens", "i8"),  # sum of their computed tokens
+        ("is_running", "i8"),  # a step is on the device
+        ("is_planned", "i8"),  # async scheduling: a second step waits behind it
+        ("last_step_ended_at_s", "f8"),
+        ("busy_s", "f8"),
+        ("num_arrived", "i8"),  # enqueued here, requeues included
+        ("num_left", "i8"),  # finished, failed or requeued from here
+        ("num_delivered_tokens", "i8"),
+        ("num_preemptions", "i8"),
+        ("num_in_system", "i8"),
+        ("in_system_since_s", "f8"),
+        ("in_system_request_s", "f8"),  # integral of num_in_system over time, for Little's law
+        ("peak_running", "i8"),
+        ("peak_batched_tokens", "i8"),
+        ("num_idle_with_work", "i8"),  # invariant 6; stays 0
+    ],
+    align=True,
+)
+
+BATCH = np.dtype(
+    [
+        ("step", "i8"),
+        ("num_decodes", "i8"),
+        ("num_requests", "i8"),
+        ("num_tokens", "i8"),
+        ("attended_tokens", "f8"),  # sum of n * (c + n/2)
+        ("kv_tokens", "i8"),  # sum of c + n
+        ("first_head", "i8"),  # requests whose prefill ends in this step
+        ("started_at_s", "f8"),
+        ("ends_at_s", "f8"),
+    ],
+    align=True,
+)
+"""One engine step: n new tokens on c computed ones, summed over its requests."""
+
+ENGINE = np.dtype(
+    [
+        ("max_num_seqs", "i8"),
+        ("max_num_batched_tokens", "i8"),
+        ("block_size", "i8"),
+        ("num_usable_blocks", "i8"),  # vLLM's num_gpu_blocks less its null block
+        ("watermark_blocks", "i8"),
+        ("max_model_len", "i8"),
+        ("enable_chunked_prefill", "i8"),
+        ("scheduler_reserve_full_isl", "i8"),
+        ("async_scheduling", "i8"),
+        ("flops_per_token", "f8"),
+        ("flops_per_attended_token", "f8"),
+        ("flops_per_s", "f8"),  # of the whole replica, efficiency included
+        ("dense_weight_bytes", "f8"),  # read in every step
+        ("expert_weight_bytes", "f8"),  # all routed experts together; 0 for a dense model
+        ("expert_hit_share", "f8"),  # experts_per_token / num_experts
+        ("kv_bytes_per_token", "f8"),
+        ("bytes_per_s", "f8"),  # of the whole replica, efficiency included
+        ("comm_s", "f8"),  # a step's fixed part of the all-reduces
+        ("comm_s_per_token", "f8"),
+        ("overhead_s", "f8"),
+        ("cpu_s", "f8"),
+        ("cpu_s_per_request", "f8"),
+    ],
+    align=True,
+)
+"""One pool's engine: its limits, and the coefficients of its step time (DESIGN section 4)."""
+
+CLOCK = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("next_arrival", "i8"),  # id of the next request to arrive
+        ("num_loaded", "i8"),  # ids below this are in the ring
+        ("is_exhausted", "i8"),  # no traffic after num_loaded
+        ("num_ready", "i8"),  # replicas in fleet.ready
+        ("unrouted_head", "i8"),
+        ("unrouted_tail", "i8"),
+        ("num_unrouted", "i8"),
+        ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
+        ("next_scrape_at_s", "f8"),
+        ("routes_in_python", "i8"),
+        ("chosen", "i8"),  # the Python router's answer
+        ("drained", "i8"),  # the slot that has just run dry
+        ("num_ended", "i8"),  # requests that left the system, however
+        ("num_time_reversals", "i8"),  # invariant 2; stays 0
+        ("num_events", "i8"),
+    ],
+    align=True,
+)
+
+
+class Fleet(NamedTuple):
+    """All state of the data plane. Request `id` lives in `requests[id & (requests.size - 1)]` while it is in the window."""
+
+    clock: Any  # (1,) CLOCK
+    requests: Any  # (power of two,) REQUEST: a ring over the ids in flight
+    asking: Any  # (1,) REQUEST_VIEW: the request now being routed
+    replicas: Any  # (num_slots,) REPLICA
+    loads: Any  # (num_slots,) LOAD
+    seen: Any  # (num_slots,) LOAD, the router's copy; the same array as `loads` when nothing is stale
+    batches: Any  # (num_slots, 2) BATCH: the running step and the planned one, by step number & 1
+    engines: Any  # (num_pools,) ENGINE
+    due: Any  # (num_slots, CALENDAR) head of the list of requests whose last token comes at that step
+    growing: Any  # (num_slots, largest block_size) decodes that need a block at steps of that residue
+    ready: Any  # (num_slots,) slots that take requests, in the order they became ready
+    next_end_at_s: Any  # (num_slots,) end of the running step; inf when idle
+    earliest: Any  # (2 * power of two,) winner tree over next_end_at_s
+    itl_counts: Any  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
+    itl_sums: Any  # (num_pools, 3) sum, sum of squares, maximum, in seconds
+
+
+CALENDAR = 1024
+"""Steps ahead that the calendar of last tokens reaches (a power of two); what lies further is filed again on the way."""
+
+
+class RouterState(NamedTuple):
+    """A router's memory between requests."""
+
+    random: Any  # (1,) u8: the state of its own random numbers
+    scores: Any  # (num_slots,) f8: scratch for the scores of the candidates
+    memory: Any  # (16,) i8: whatever a policy wants to remember; zero at the start
+    options: Any  # (16,) f8: the policy's parameters
+
+
+LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
+ROUTER_STATE_TYPE = nb.types.NamedTuple(
+    (nb.types.uint64[::1], nb.types.float64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState
+)
+ROUTER_SIGNATURE = nb.types.int64(
+    LOADS_TYPE, nb.types.int64[::1], nb.types.Array(nb.from_dtype(REQUEST_VIEW), 1, "C"), ROUTER_STATE_TYPE
+)
+"""(loads, candidates, asking, state) -> the chosen slot, one of `candidates`."""
+
+
+def records(dtype: np.dtype[Any], *shape: int) -> Any:
+    """Returns zeroed records whose fields read as attributes, compiled or not."""
+    return np.zeros(shape, dtype).view(np.recarray)

@@ -1,0 +1,1 @@
+"""Traffic: who arrives when, with how many prompt and output tokens."""
