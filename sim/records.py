@@ -107,13 +107,8 @@ REPLICA = np.dtype(
         ("is_planned", "i8"),  # async scheduling: a second step waits behind it
         ("last_step_ended_at_s", "f8"),
         ("busy_s", "f8"),
-        ("num_arrived", "i8"),  # enqueued here, requeues included
-        ("num_left", "i8"),  # finished, failed or requeued from here
         ("num_delivered_tokens", "i8"),
         ("num_preemptions", "i8"),
-        ("num_in_system", "i8"),
-        ("in_system_since_s", "f8"),
-        ("in_system_request_s", "f8"),  # integral of num_in_system over time, for Little's law
         ("peak_running", "i8"),
         ("peak_batched_tokens", "i8"),
         ("num_idle_with_work", "i8"),  # invariant 6; stays 0
@@ -177,11 +172,15 @@ CLOCK = np.dtype(
         ("unrouted_tail", "i8"),
         ("num_unrouted", "i8"),
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
-        ("next_scrape_at_s", "f8"),
+        ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
+        ("num_scrapes", "i8"),
         ("routes_in_python", "i8"),
         ("chosen", "i8"),  # the Python router's answer
         ("drained", "i8"),  # the slot that has just run dry
         ("num_ended", "i8"),  # requests that left the system, however
+        ("num_in_system", "i8"),
+        ("in_system_since_s", "f8"),
+        ("in_system_request_s", "f8"),  # integral of num_in_system over time, for Little's law
         ("num_time_reversals", "i8"),  # invariant 2; stays 0
         ("num_events", "i8"),
     ],
@@ -222,6 +221,21 @@ class RouterState(NamedTuple):
     options: Any  # (16,) f8: the policy's parameters
 
 
+FLEET_TYPE = nb.types.NamedTuple(
+    (
+        *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (CLOCK, REQUEST, REQUEST_VIEW, REPLICA, LOAD, LOAD)),
+        nb.types.Array(nb.from_dtype(BATCH), 2, "C"),
+        nb.types.Array(nb.from_dtype(ENGINE), 1, "C"),
+        nb.types.int64[:, ::1],
+        nb.types.int64[:, ::1],
+        nb.types.int64[::1],
+        nb.types.float64[::1],
+        nb.types.int64[::1],
+        nb.types.int64[:, ::1],
+        nb.types.float64[:, ::1],
+    ),
+    Fleet,
+)
 LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
 ROUTER_STATE_TYPE = nb.types.NamedTuple(
     (nb.types.uint64[::1], nb.types.float64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState

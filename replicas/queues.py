@@ -1,0 +1,126 @@
+"""The lists a request can be in, linked through the requests themselves: no memory of their own, every change O(1)."""
+
+from sim.compiled import verb
+from sim.records import CALENDAR, NONE, Fleet
+
+
+@verb
+def slot_of(fleet: Fleet, i: int) -> int:
+    """Returns where request `i` lives in the ring."""
+    return i & (fleet.requests.size - 1)
+
+
+@verb
+def append_waiting(fleet: Fleet, r: int, i: int) -> None:
+    """Puts request `i` at the back of replica `r`'s queue."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    request.previous, request.next = replica.waiting_tail, NONE
+    if replica.waiting_tail == NONE:
+        replica.waiting_head = i
+    else:
+        fleet.requests[slot_of(fleet, replica.waiting_tail)].next = i
+    replica.waiting_tail = i
+
+
+@verb
+def prepend_waiting(fleet: Fleet, r: int, i: int) -> None:
+    """Puts request `i` at the front of replica `r`'s queue, as vLLM does with a preempted one."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    request.previous, request.next = NONE, replica.waiting_head
+    if replica.waiting_head == NONE:
+        replica.waiting_tail = i
+    else:
+        fleet.requests[slot_of(fleet, replica.waiting_head)].previous = i
+    replica.waiting_head = i
+
+
+@verb
+def remove_waiting(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` out of replica `r`'s queue, wherever it stands."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    if request.previous == NONE:
+        replica.waiting_head = request.next
+    else:
+        fleet.requests[slot_of(fleet, request.previous)].next = request.next
+    if request.next == NONE:
+        replica.waiting_tail = request.previous
+    else:
+        fleet.requests[slot_of(fleet, request.next)].previous = request.previous
+
+
+@verb
+def append_running(fleet: Fleet, r: int, i: int) -> None:
+    """Puts request `i` at the back of the running ones: the order of admission."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    request.previous, request.next = replica.running_tail, NONE
+    if replica.running_tail == NONE:
+        replica.running_head = i
+    else:
+        fleet.requests[slot_of(fleet, replica.running_tail)].next = i
+    replica.running_tail = i
+
+
+@verb
+def remove_running(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` out of the running ones, wherever it stands."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    if request.previous == NONE:
+        replica.running_head = request.next
+    else:
+        fleet.requests[slot_of(fleet, request.previous)].next = request.next
+    if request.next == NONE:
+        replica.running_tail = request.previous
+    else:
+        fleet.requests[slot_of(fleet, request.next)].previous = request.previous
+
+
+@verb
+def file_due(fleet: Fleet, r: int, i: int, step: int) -> None:
+    """Files request `i` under the step of its last token, or, if that is too far, as far from `step` as the calendar reaches.
+
+    The reach is two short of the calendar's length: with async scheduling the slot of the step before `step` is still in use.
+    """
+    request = fleet.requests[slot_of(fleet, i)]
+    slot = min(request.last_step, step + CALENDAR - 2) & (CALENDAR - 1)
+    head = fleet.due[r, slot]
+    request.due_slot, request.due_previous, request.due_next = slot, NONE, head
+    if head != NONE:
+        fleet.requests[slot_of(fleet, head)].due_previous = i
+    fleet.due[r, slot] = i
+
+
+@verb
+def remove_due(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` out of the calendar."""
+    request = fleet.requests[slot_of(fleet, i)]
+    if request.due_previous == NONE:
+        fleet.due[r, request.due_slot] = request.due_next
+    else:
+        fleet.requests[slot_of(fleet, request.due_previous)].due_next = request.due_next
+    if request.due_next != NONE:
+        fleet.requests[slot_of(fleet, request.due_next)].due_previous = request.due_previous
+
+
+@verb
+def append_unrouted(fleet: Fleet, i: int) -> None:
+    """Puts request `i` at the back of those that no replica could take yet."""
+    clock, request = fleet.clock[0], fleet.requests[slot_of(fleet, i)]
+    request.next = NONE
+    if clock.unrouted_tail == NONE:
+        clock.unrouted_head = i
+    else:
+        fleet.requests[slot_of(fleet, clock.unrouted_tail)].next = i
+    clock.unrouted_tail = i
+    clock.num_unrouted += 1
+
+
+@verb
+def pop_unrouted(fleet: Fleet) -> int:
+    """Takes the first of those that no replica could take yet; there must be one."""
+    clock = fleet.clock[0]
+    i = clock.unrouted_head
+    clock.unrouted_head = fleet.requests[slot_of(fleet, i)].next
+    if clock.unrouted_head == NONE:
+        clock.unrouted_tail = NONE
+    clock.num_unrouted -= 1
+    return i  # type: ignore[no-any-return]

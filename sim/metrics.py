@@ -1,0 +1,136 @@
+"""What is measured, defined once: TTFT, TPOT, ITL, E2E, queue time, and who meets the targets.
+
+Functions of REQUEST records (`sim.records.REQUEST`): arrays in, arrays out, in seconds. A value that does not exist is
+NaN and becomes null in results; it is never 0 and never part of a mean, a percentile or a count.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sim.compiled import verb
+from sim.records import FINISHED
+
+Floats = NDArray[np.float64]
+
+
+def ttft_s(requests: Any) -> Floats:
+    """Time to first token, from arrival, queueing included; absent for requests that never got a token.
+
+    A request that got its first token and failed later keeps its TTFT: the user did see it.
+    """
+    return np.asarray(requests["first_token_at_s"] - requests["arrived_at_s"])
+
+
+def e2e_s(requests: Any) -> Floats:
+    """End to end: last token minus arrival, every wait and preemption included; absent unless the request finished."""
+    elapsed_s = requests["finished_at_s"] - requests["arrived_at_s"]
+    return np.where(requests["status"] == FINISHED, elapsed_s, np.nan)
+
+
+def tpot_s(requests: Any) -> Floats:
+    """Time per output token after the first: (E2E - TTFT) / (output tokens - 1), one value a request.
+
+    Absent for one-token outputs, which have no gap, and for requests that did not finish.
+    """
+    gaps = requests["num_generated_tokens"] - 1
+    has_gaps = (requests["status"] == FINISHED) & (gaps > 0)
+    decode_s = requests["finished_at_s"] - requests["first_token_at_s"]
+    return np.where(has_gaps, decode_s / np.maximum(gaps, 1), np.nan)
+
+
+def queue_s(requests: Any) -> Floats:
+    """Wait until an engine first scheduled the request, from arrival; absent for requests never scheduled."""
+    return np.asarray(requests["scheduled_at_s"] - requests["arrived_at_s"])
+
+
+REQUEST_METRICS: dict[str, Callable[[Any], Floats]] = {
+    "ttft_s": ttft_s,
+    "tpot_s": tpot_s,
+    "e2e_s": e2e_s,
+    "queue_s": queue_s,
+}
+"""The metrics with one value a request. ITL is not here: it is pooled over tokens (`itl_bin`)."""
+
+
+def meets(values: Mapping[str, Floats], status: NDArray[np.int64], limits_s: Mapping[str, float]) -> NDArray[np.bool_]:
+    """Which requests meet every limit: the numerator of attainment and goodput.
+
+    A request must have finished, so a shed, failed, timed-out or unfinished one never counts; a metric that a finished
+    request does not have (the TPOT of a one-token output) cannot be missed.
+
+    Args:
+        values: metric name -> (n,) seconds, NaN when absent.
+        status: (n,) REQUEST.status.
+        limits_s: metric name -> limit, inclusive.
+
+    >>> values = {"ttft_s": np.array([0.5, 1.0, 2.0, 0.5]), "tpot_s": np.array([np.nan, 0.05, 0.01, 0.01])}
+    >>> meets(values, np.array([1, 1, 1, 2]), {"ttft_s": 1.0, "tpot_s": 0.05}).tolist()
+    [True, True, False, False]
+    """
+    good: NDArray[np.bool_] = status == FINISHED
+    for metric, limit_s in limits_s.items():
+        good = good & ~(values[metric] > limit_s)
+    return good
+
+
+# ITL goes into bins cut from the bits of the float: exponent and 10 mantissa bits, so a bin is at most 0.1 % wide.
+_SHIFT = 42
+_FIRST = int(np.float64(2.0**-20).view(np.int64)) >> _SHIFT
+NUM_ITL_BINS = 40 << 10
+"""40 octaves, 2**-20 s (1 us) to 2**20 s (12 days), of 1024 bins each; the outermost bins take what lies beyond."""
+
+ITL_EDGES_S: Floats = (np.arange(_FIRST, _FIRST + NUM_ITL_BINS + 1, dtype=np.int64) << _SHIFT).view(np.float64)
+"""(NUM_ITL_BINS + 1,) bin b holds gaps in [edges[b], edges[b + 1])."""
+
+
+@verb
+def itl_bin(gap_s: float) -> Any:
+    """Bin of an inter-token gap in seconds; add the number of requests that got a token to `itl_counts[pool, bin]`.
+
+    >>> bool(ITL_EDGES_S[itl_bin(0.02)] <= 0.02 < ITL_EDGES_S[itl_bin(0.02) + 1])
+    True
+    """
+    return min(max((np.float64(gap_s).view(np.int64) >> _SHIFT) - _FIRST, 0), NUM_ITL_BINS - 1)
+
+
+def percentile_ranks(n: int, percents: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    """The two order statistics (0-based) that each percentile lies between, and the weight of the upper one.
+
+    NumPy's default ('linear', type 7 of Hyndman & Fan 1996): rank p/100 * (n - 1). This is the one definition of a
+    percentile in Daybreak.
+
+    >>> [x.tolist() for x in percentile_ranks(4, [50.0, 100.0])]
+    [[1, 3], [2, 3], [0.5, 0.0]]
+    """
+    ranks = np.asarray(percents, dtype=np.float64) / 100 * (n - 1)
+    low = np.floor(ranks).astype(np.int64)
+    return low, np.minimum(low + 1, n - 1), ranks - low
+
+
+def between(low: ArrayLike, high: ArrayLike, weight: ArrayLike) -> Floats:
+    """Value `weight` of the way from `low` to `high`, in NumPy's order of operations so that they agree to the bit."""
+    low, high, weight = (np.asarray(x, dtype=np.float64) for x in (low, high, weight))
+    gap: Floats = high - low
+    return np.where(weight >= 0.5, high - gap * (1 - weight), low + gap * weight)
+
+
+def itl_percentiles(counts: NDArray[np.int64], percents: ArrayLike, max_s: float = np.inf) -> Floats:
+    """Percentiles of inter-token gaps in seconds, from their bins: within 0.05 % of the exact ones; NaN when empty.
+
+    Args:
+        counts: (NUM_ITL_BINS,) gaps per bin.
+        percents: 0 to 100.
+        max_s: the largest gap, known exactly; nothing is reported above it.
+    """
+    percents = np.asarray(percents, dtype=np.float64)
+    cumulated = np.cumsum(counts)
+    n = int(cumulated[-1])
+    if n == 0:
+        return np.full(percents.shape, np.nan)
+    middle_s = np.minimum((ITL_EDGES_S[:-1] + ITL_EDGES_S[1:]) / 2, max_s)
+    low, high, weight = percentile_ranks(n, percents)
+    below_s, above_s = (middle_s[np.searchsorted(cumulated, ranks, side="right")] for ranks in (low, high))
+    return between(below_s, above_s, weight)
