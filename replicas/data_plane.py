@@ -7,7 +7,8 @@ from typing import Any
 
 import numba as nb
 
-from replicas.engine import count_in_system, end, enqueue, finish_step
+from replicas.delivery import count_in_system, end
+from replicas.engine import enqueue, finish_step
 from replicas.events import next_to_end
 from replicas.queues import append_unrouted, pop_unrouted, slot_of
 from sim.compiled import loop, verb

@@ -1,12 +1,12 @@
 """What becomes of a replica's requests when its machine goes before they are done."""
 
-from replicas.engine import leave
+import numba as nb
+
+from replicas.delivery import leave
 from replicas.events import set_next_end
 from replicas.queues import append_unrouted, slot_of
 from sim.compiled import loop, verb
-from sim.records import DECODING, DRAIN_TIMEOUT, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, UNROUTED, Fleet
-
-import numba as nb
+from sim.records import DECODING, DRAIN_TIMEOUT, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, UNROUTED, WAITING, Fleet
 
 
 @loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean))
@@ -31,13 +31,18 @@ def evict(fleet: Fleet, r: int, requeue: bool) -> int:
 def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
     """Takes one request off replica `r`; tokens still on the device are lost."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    if request.phase in (DECODING, LAST_TOKEN):
-        delivered_step = replica.num_steps - 1 - replica.is_planned - replica.is_running
-        delivered = request.num_output_tokens - (request.last_step - delivered_step)
+    running_step = replica.num_steps - 1 - replica.is_planned
+    if request.phase == DECODING or request.phase == LAST_TOKEN:
+        delivered = request.num_output_tokens - (request.last_step - (running_step - replica.is_running))
         if delivered > request.num_generated_tokens:
             request.num_generated_tokens = delivered
             request.last_token_at_s = replica.last_step_ended_at_s
+    elif request.phase == WAITING and replica.is_running and request.last_step == running_step:
+        request.num_generated_tokens -= 1
+        if request.last_token_at_s > fleet.clock[0].now_s:
+            request.last_token_at_s = replica.last_step_ended_at_s
     request.num_computed_tokens = 0
+    request.last_step = NONE
     if requeue:
         fleet.seen[r].num_inflight -= 1
         request.phase = UNROUTED

@@ -74,11 +74,14 @@ def preempt(fleet: Fleet, r: int, i: int) -> None:
         remove_due(fleet, r, i)
         remember_last_token(fleet, r, i)
         request.num_generated_tokens = request.num_output_tokens - (request.last_step - latest_step)
+        request.last_step = latest_step
     elif request.phase == LAST_TOKEN:  # only with async scheduling: its last token is on the device and will still come
         request.num_generated_tokens = request.num_output_tokens - 1
+        request.last_step = NONE
     else:
         replica.prefilling = NONE
         request.num_computed_tokens = 0
+        request.last_step = NONE
     remove_running(fleet, r, i)
     prepend_waiting(fleet, r, i)
     request.phase = WAITING

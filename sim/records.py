@@ -57,7 +57,7 @@ REQUEST = np.dtype(
         ("num_computed_tokens", "i8"),  # while it prefills
         ("num_cached_tokens", "i8"),
         ("num_preemptions", "i8"),
-        ("last_step", "i8"),  # the replica's step that yields its last token
+        ("last_step", "i8"),  # the step that yields its last token; while it waits, the latest step whose token is counted
         ("next", "i8"),  # in `waiting` or `running`; -1 at the end
         ("previous", "i8"),
         ("due_next", "i8"),  # in the calendar of last tokens
@@ -166,6 +166,7 @@ CLOCK = np.dtype(
         ("now_s", "f8"),
         ("next_arrival", "i8"),  # id of the next request to arrive
         ("num_loaded", "i8"),  # ids below this are in the ring
+        ("num_taken", "i8"),  # ids below this have been taken out again
         ("is_exhausted", "i8"),  # no traffic after num_loaded
         ("num_ready", "i8"),  # replicas in fleet.ready
         ("unrouted_head", "i8"),

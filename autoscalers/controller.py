@@ -1,0 +1,145 @@
+"""One pool's decider: asks the policy, then holds its answer within the limits."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from sim.views import PoolView
+
+if TYPE_CHECKING:
+    from autoscalers.autoscaler import Autoscaler, Policy, Wanted
+
+
+class Decision(NamedTuple):
+    """How many replicas a pool should have from now on, and why."""
+
+    desired: int
+    """Replicas ready or starting that the fleet must now have; draining ones are not counted."""
+    wanted: int
+    """The policy's own answer, rounded up, before any limit; where that was no number, `desired`."""
+    reason: str
+
+
+class Controller:
+    """Holds one policy to its limits; the memory is the last decision and one stabilisation window.
+
+    Limits are measured from the last decision, not from what is there: a replica that died, or never came up, is
+    replaced at once and blocks nothing.
+    """
+
+    def __init__(self, limits: Autoscaler, policy: Policy) -> None:
+        self.desired: int | None = None
+        """The last decision; None before the first."""
+        self.num_scale_ups = 0
+        self.num_scale_downs = 0
+        self.num_reversals = 0
+        """Changes against the direction of the one before; one smooth day has one or two, a flapping pool hundreds."""
+        self.num_dropped_answers = 0
+        """Answers of the policy that were NaN or infinite."""
+        self._limits = limits
+        self._policy = policy
+        self._recommended: deque[tuple[float, int]] = deque()  # (at_s, number), oldest first
+        self._grew_at_s = self._changed_at_s = -math.inf
+        self._last_change = 0
+
+    def decide(self, view: PoolView) -> Decision:
+        """Returns the decision for this tick and remembers it.
+
+        The first call, before any replica exists, sets the size the pool starts with: `initial_replicas`, else the
+        policy's answer within the bounds. No other limit applies to it.
+        """
+        answer = self._policy(view)
+        wanted, reasons = self._as_number(answer)
+        if self.desired is None:
+            desired = self._first(wanted, reasons)
+            self._recommended.append((view.now_s, desired))
+        else:
+            desired = self._limit(wanted, self.desired, view, reasons)
+            self._remember(desired - self.desired, view.now_s)
+        self.desired = desired
+        return Decision(desired, desired if wanted is None else wanted, "; ".join(filter(None, reasons)))
+
+    def _as_number(self, answer: Wanted) -> tuple[int | None, list[str]]:
+        """Rounds up; never negative. None for what is no number: it is dropped and counted, and the pool held."""
+        if not math.isfinite(answer.replicas):
+            self.num_dropped_answers += 1
+            return None, [answer.reason, f"dropped the answer {answer.replicas}"]
+        if answer.replicas < 0:
+            return 0, [answer.reason, f"{answer.replicas:g} counted as 0"]
+        return math.ceil(answer.replicas), [answer.reason]
+
+    def _first(self, wanted: int | None, reasons: list[str]) -> int:
+        if self._limits.initial_replicas is not None:
+            reasons.append("initial_replicas")
+            return self._limits.initial_replicas
+        return self._limits.bounded(wanted or 0)
+
+    def _limit(self, wanted: int | None, held: int, view: PoolView, reasons: list[str]) -> int:
+        desired = held if wanted is None else wanted
+        for name, limit in (
+            ("bounds", self._within_bounds),
+            ("tolerance", self._within_tolerance),
+            ("stabilization", self._stabilise),
+            ("cooldown", self._cooled_down),
+            ("step limit", self._within_step),
+            ("draining", self._beside_draining),
+        ):
+            before, desired = desired, limit(desired, held, view)
+            if desired != before:
+                reasons.append(f"{name}: {before} -> {desired}")
+        return desired
+
+    def _within_bounds(self, number: int, held: int, view: PoolView) -> int:
+        return self._limits.bounded(number)
+
+    def _within_tolerance(self, number: int, held: int, view: PoolView) -> int:
+        limits = self._limits
+        tolerance = limits.scale_up_tolerance if number > held else limits.scale_down_tolerance
+        return held if abs(number - held) <= tolerance * held else number
+
+    def _stabilise(self, number: int, held: int, view: PoolView) -> int:
+        """Kubernetes' rule: grow to the window's lowest recommendation, shrink to its highest.
+
+        Source: `stabilizeRecommendationWithBehaviors` in pkg/controller/podautoscaler/horizontal.go. As there, the
+        present recommendation counts, and one exactly as old as the window no longer does.
+        """
+        up_since_s = view.now_s - self._limits.scale_up_stabilization_s
+        down_since_s = view.now_s - self._limits.scale_down_stabilization_s
+        while self._recommended and self._recommended[0][0] <= min(up_since_s, down_since_s):
+            self._recommended.popleft()
+        self._recommended.append((view.now_s, number))
+        lowest = min((n for at_s, n in self._recommended if at_s > up_since_s), default=number)
+        highest = max((n for at_s, n in self._recommended if at_s > down_since_s), default=number)
+        return min(max(held, lowest), highest)
+
+    def _cooled_down(self, number: int, held: int, view: PoolView) -> int:
+        if number > held:
+            wait_s, since_s = self._limits.scale_up_cooldown_s, self._grew_at_s
+        else:
+            wait_s, since_s = self._limits.scale_down_cooldown_s, self._changed_at_s
+        return number if view.now_s - since_s >= wait_s else held
+
+    def _within_step(self, number: int, held: int, view: PoolView) -> int:
+        up, down = self._limits.max_step_up, self._limits.max_step_down
+        if up is not None:
+            number = min(number, held + up)
+        return number if down is None else max(number, held - down)
+
+    def _beside_draining(self, number: int, held: int, view: PoolView) -> int:
+        """Leaves room for machines that are still draining: they occupy GPUs until they are released."""
+        if self._limits.max_replicas is None:
+            return number
+        return min(number, max(self._limits.max_replicas - view.num_draining, self._limits.min_replicas))
+
+    def _remember(self, change: int, now_s: float) -> None:
+        if change == 0:
+            return
+        self._changed_at_s = now_s
+        if change > 0:
+            self._grew_at_s = now_s
+        self.num_scale_ups += change > 0
+        self.num_scale_downs += change < 0
+        self.num_reversals += change * self._last_change < 0
+        self._last_change = change

@@ -1,0 +1,44 @@
+"""`seasonal_naive`: today will be as yesterday was."""
+
+import math
+from statistics import fmean
+
+from autoscalers.arrivals import Arrivals
+from autoscalers.forecaster import Forecaster, Peak
+from autoscalers.naive import Naive
+
+
+class SeasonalNaive(Forecaster):
+    """Expects the rates of the same hours one season ago (or the mean over several seasons).
+
+    It never expects less than the rate just seen, so a day busier than the last is met as `naive` would meet it. Until
+    a whole season has been seen it is `naive`, and says so.
+    """
+
+    @property
+    def memory_s(self) -> float:
+        """All the seasons that it averages, and the window before them."""
+        return self.num_seasons * self.season_s + self.window_s
+
+    def peak(self, arrivals: Arrivals, now_s: float, end_s: float) -> Peak:
+        """Returns the highest mean of past seasons within [now_s, end_s], or the last window's rate if higher."""
+        present = Naive(self.window_s, self.season_s, self.num_seasons, None).peak(arrivals, now_s, end_s)
+        num_seen = self._num_seasons_seen(arrivals, now_s)
+        if num_seen == 0:
+            return Peak(present.rate_per_s, f"seasonal_naive, no full season seen yet: {present.reason}")
+        past = max(self._past_rate(arrivals, start_s, num_seen) for start_s in self._starts_s(now_s, end_s))
+        if present.rate_per_s > past:
+            return Peak(present.rate_per_s, "seasonal_naive, busier than past seasons: naive")
+        return Peak(past, f"seasonal_naive over {num_seen}")
+
+    def _num_seasons_seen(self, arrivals: Arrivals, now_s: float) -> int:
+        if arrivals.is_empty:
+            return 0
+        return min(self.num_seasons, math.floor((now_s - arrivals.first_s) / self.season_s))
+
+    def _starts_s(self, now_s: float, end_s: float) -> list[float]:
+        return [now_s + i * self.window_s for i in range(max(1, math.ceil((end_s - now_s) / self.window_s)))]
+
+    def _past_rate(self, arrivals: Arrivals, start_s: float, num_seasons: int) -> float:
+        lags_s = [season * self.season_s for season in range(1, num_seasons + 1)]
+        return fmean(arrivals.rate_per_s(start_s - lag_s, start_s - lag_s + self.window_s) for lag_s in lags_s)
