@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from experiments.kinds import nearest
 from experiments.sections import Path, Section, dotted, section_at, sections
 
-UNITS = {
+UNITS: dict[str, dict[str, float]] = {
     "_s": {"us": 1e-6, "ms": 1e-3, "s": 1, "sec": 1, "seconds": 1, "m": 60, "min": 60, "h": 3600, "hours": 3600},
     "_bytes": {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30},
     "_tokens": {"tokens": 1, "k": 1000},

@@ -10,10 +10,10 @@ from experiments.kinds import nearest
 from sim.errors import ConfigError
 
 _NUMBERS = {
-    "int": re.compile(r"[-+]?(?:0|[1-9][\d_]*|0x[0-9a-fA-F_]+)$"),
-    "float": re.compile(r"[-+]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][-+]?\d+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN)$"),
+    "int": re.compile(r"[-+]?\d[\d_]*$"),
+    "float": re.compile(r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$"),
 }
-"""YAML 1.2's core schema, with underscores. YAML 1.1, PyYAML's own, reads 1e9 as text and 14:30 as 870."""
+"""YAML 1.2's decimal numbers, with underscores. YAML 1.1, PyYAML's own, reads 1e9 as text, 14:30 as 870, 010 as 8."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -33,7 +33,11 @@ class _Loader(yaml.SafeLoader):
             first_lines[key] = line
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value.replace("_", ""))
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":int", ":float", ":timestamp"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

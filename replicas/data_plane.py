@@ -68,7 +68,7 @@ def next_arrival_at_s(fleet: Fleet) -> float:
     clock = fleet.clock[0]
     if clock.next_arrival == clock.num_loaded:
         return float("inf")
-    return fleet.requests[slot_of(fleet, clock.next_arrival)].arrived_at_s  # type: ignore[no-any-return]
+    return fleet.requests[slot_of(fleet, clock.next_arrival)].arrived_at_s
 
 
 @verb
@@ -83,7 +83,7 @@ def set_now(clock: Any, now_s: float) -> None:
 @verb
 def has_drained(fleet: Fleet, r: int) -> bool:
     """Tells whether a draining replica has served its last request."""
-    return fleet.replicas[r].is_draining and not fleet.replicas[r].is_running  # type: ignore[no-any-return]
+    return fleet.replicas[r].is_draining and not fleet.replicas[r].is_running
 
 
 @verb

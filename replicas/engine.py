@@ -58,7 +58,6 @@ def start(fleet: Fleet, r: int, now_s: float) -> None:
 @verb
 def finish_step(fleet: Fleet, r: int) -> None:
     """Ends replica `r`'s running step: its tokens go out, the finished leave, the next step starts."""
-    replica = fleet.replicas[r]
     now_s = fleet.next_end_at_s[r]
     deliver(fleet, r, now_s)
     start_next(fleet, r, now_s)

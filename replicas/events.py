@@ -21,4 +21,4 @@ def set_next_end(fleet: Fleet, r: int, at_s: float) -> None:
 @verb
 def next_to_end(fleet: Fleet) -> int:
     """Returns the slot of the replica whose step ends first; if none runs, its end is infinite."""
-    return fleet.earliest[1]  # type: ignore[no-any-return]
+    return fleet.earliest[1]

@@ -24,11 +24,11 @@ def computed_tokens(request: Any, step: int) -> int:
     written per step. The last sampled token never gets KV.
     """
     if request.phase == DECODING:
-        return request.num_prompt_tokens + request.num_output_tokens - 1 - (request.last_step - step)  # type: ignore[no-any-return]
+        return request.num_prompt_tokens + request.num_output_tokens - 1 - (request.last_step - step)
     if request.phase == LAST_TOKEN:
-        return request.num_prompt_tokens + request.num_output_tokens - 1  # type: ignore[no-any-return]
+        return request.num_prompt_tokens + request.num_output_tokens - 1
     if request.phase == PREFILLING:
-        return request.num_computed_tokens  # type: ignore[no-any-return]
+        return request.num_computed_tokens
     return 0
 
 
@@ -38,7 +38,7 @@ def growth_residue(request: Any, block_size: int) -> int:
 
     It needs one when its computed tokens fill its blocks: prompt + output - 2 - (last_step - step) = 0 (mod block_size).
     """
-    return (request.last_step + 2 - request.num_prompt_tokens - request.num_output_tokens) % block_size  # type: ignore[no-any-return]
+    return (request.last_step + 2 - request.num_prompt_tokens - request.num_output_tokens) % block_size
 
 
 @verb

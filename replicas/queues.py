@@ -123,4 +123,4 @@ def pop_unrouted(fleet: Fleet) -> int:
     if clock.unrouted_head == NONE:
         clock.unrouted_tail = NONE
     clock.num_unrouted -= 1
-    return i  # type: ignore[no-any-return]
+    return i

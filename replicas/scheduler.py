@@ -183,7 +183,7 @@ def can_admit(fleet: Fleet, r: int, budget: int) -> bool:
     need = blocks_for(min(num_tokens, engine.max_model_len), engine.block_size)
     if load.num_running > 0:
         need += engine.watermark_blocks
-    return need <= load.num_free_blocks  # type: ignore[no-any-return]
+    return need <= load.num_free_blocks
 
 
 @verb

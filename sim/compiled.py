@@ -14,13 +14,13 @@ _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False
 
 def verb(function: F) -> F:
     """Marks a small function over records; it is inlined into the loop that calls it."""
-    return nb.njit(forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return nb.njit(forceinline=True, **_OPTIONS)(function)
 
 
 def loop(*signature: Any) -> Callable[[F], F]:
     """Marks a function that Python calls. With a signature it compiles once, and its cache serves every process."""
 
     def decorate(function: F) -> F:
-        return nb.njit(*signature, **_OPTIONS)(function)  # type: ignore[no-any-return]
+        return nb.njit(*signature, **_OPTIONS)(function)
 
     return decorate

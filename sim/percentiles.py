@@ -7,7 +7,7 @@ counts, inside the few bins that hold a wanted rank, by the next bits, until the
 Values belong to cells (a class in a pool, say), and results are wanted for scopes, which are sets of cells.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numba as nb

@@ -216,13 +216,13 @@ CALENDAR = 1024
 class RouterState(NamedTuple):
     """A router's memory between requests."""
 
-    random: Any  # (1,) u8: the state of its own random numbers
+    random: Any  # (2,) i8: the state of its own random numbers
     scores: Any  # (num_slots,) f8: scratch for the scores of the candidates
     memory: Any  # (16,) i8: whatever a policy wants to remember; zero at the start
     options: Any  # (16,) f8: the policy's parameters
 
 
-FLEET_TYPE = nb.types.NamedTuple(
+FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
     (
         *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (CLOCK, REQUEST, REQUEST_VIEW, REPLICA, LOAD, LOAD)),
         nb.types.Array(nb.from_dtype(BATCH), 2, "C"),
@@ -238,8 +238,8 @@ FLEET_TYPE = nb.types.NamedTuple(
     Fleet,
 )
 LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
-ROUTER_STATE_TYPE = nb.types.NamedTuple(
-    (nb.types.uint64[::1], nb.types.float64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState
+ROUTER_STATE_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
+    (nb.types.int64[::1], nb.types.float64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState
 )
 ROUTER_SIGNATURE = nb.types.int64(
     LOADS_TYPE, nb.types.int64[::1], nb.types.Array(nb.from_dtype(REQUEST_VIEW), 1, "C"), ROUTER_STATE_TYPE

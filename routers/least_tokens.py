@@ -1,0 +1,24 @@
+"""`least_tokens`: the least outstanding work, counted in tokens."""
+
+from typing import Any
+
+from routers.pick import pick_lowest, router
+from sim.compiled import verb
+from sim.records import RouterState
+
+
+@verb
+def outstanding_tokens(load: Any) -> float:
+    """Returns the queued tokens plus half of the running ones, whose prefill is already paid.
+
+    Source: the second text, "Replica selection" (`effective_load`, without the cache bonus).
+    """
+    return load.waiting_tokens + 0.5 * load.running_tokens
+
+
+@router
+def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+    """Sends each request where the fewest tokens are outstanding; ties are drawn among."""
+    for k in range(candidates.size):
+        state.scores[k] = outstanding_tokens(loads[candidates[k]])
+    return pick_lowest(candidates, state)

@@ -1,0 +1,20 @@
+"""`vllm_old`: the score of vLLM's data-parallel load balancer up to 0.19 at least."""
+
+from typing import Any
+
+from routers.pick import router
+from sim.records import RouterState
+
+
+@router
+def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+    """Sends each request to the lowest of 4 * waiting + running; ties go to the first in a scan whose start moves on."""
+    start = state.memory[0] % candidates.size
+    state.memory[0] += 1
+    best, best_score = -1, -1
+    for k in range(candidates.size):
+        r = candidates[(start + k) % candidates.size]
+        score = 4 * loads[r].num_waiting + loads[r].num_running
+        if best < 0 or score < best_score:
+            best, best_score = r, score
+    return best
