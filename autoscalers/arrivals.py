@@ -22,7 +22,10 @@ class Arrivals:
         self._counts: list[int] = []
 
     def observe(self, now_s: float, num_arrived: int) -> None:
-        """Adds the count since the start of the run, at a later time than the last. O(1) up to forgetting."""
+        """Adds the count since the start of the run; a second look at the same instant replaces the first."""
+        if self._times_s and self._times_s[-1] == now_s:
+            self._counts[-1] = num_arrived
+            return
         if len(self._counts) == 1 and self._counts[0] == num_arrived:
             self._times_s[0] = now_s  # still idle, nothing learnt
             return

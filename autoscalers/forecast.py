@@ -46,7 +46,10 @@ class Forecast(Autoscaler):
         description="Requests per second that one replica sustains within the targets; null = the pool's figure.",
     )
     rate_window_s: float = Field(
-        default=60.0, gt=0, description="Time over which arrival rates are averaged (at least one interval is used)."
+        default=60.0,
+        gt=0,
+        description="Time over which arrival rates are measured, one interval at least. The oracle's have no noise: it "
+        "looks at single intervals.",
     )
     season_s: float = Field(default=86400.0, gt=0, description="Time after which traffic repeats: a day, or a week.")
     num_seasons: int = Field(default=1, ge=1, description="Past seasons that seasonal_naive averages.")
@@ -70,7 +73,7 @@ class Forecast(Autoscaler):
 
     def policy(self, known_rate: KnownRate | None, seed: int) -> Policy:
         """Returns a policy that remembers the arrivals its forecaster looks back to."""
-        window_s = max(self.rate_window_s, self.interval_s)
+        window_s = self.interval_s if self.is_oracle else max(self.rate_window_s, self.interval_s)
         forecaster = FORECASTERS[self.forecaster](window_s, self.season_s, self.num_seasons, known_rate)
         return Outlook(self, forecaster).wanted
 
@@ -90,8 +93,6 @@ class Outlook:
         self._arrivals.observe(view.now_s, view.num_arrived)
         horizon_s = options.horizon_s or view.cold_start_s + options.interval_s
         peak = self._forecaster.peak(self._arrivals, view.now_s, view.now_s + horizon_s)
-        if math.isnan(peak.rate_per_s) and self._arrivals.is_empty:
-            return Wanted(0, peak.reason)
         demand_per_s = peak.rate_per_s + self._catch_up(view)
         if math.isnan(demand_per_s):
             return Wanted(math.nan, peak.reason)

@@ -10,7 +10,7 @@ from autoscalers.autoscaler import KnownRate
 
 
 class Peak(NamedTuple):
-    """The highest expected arrival rate, per second (NaN = nothing to go by), and where it comes from."""
+    """The highest expected arrival rate, per second (NaN = no forecast, hold the pool), and where it comes from."""
 
     rate_per_s: float
     reason: str

@@ -11,8 +11,8 @@ from autoscalers.naive import Naive
 class SeasonalNaive(Forecaster):
     """Expects the rates of the same hours one season ago (or the mean over several seasons).
 
-    It never expects less than the rate just seen, so a day busier than the last is met as `naive` would meet it. Until
-    a whole season has been seen it is `naive`, and says so.
+    It never expects less than the rate just seen: a day busier than the last is met as `naive` would meet it, and a
+    falling load is followed one window late. Until a whole season has been seen it is `naive`, and says so.
     """
 
     @property

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import inspect
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
+from pydantic import GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
@@ -17,6 +18,9 @@ from sim.params import Params
 
 EXTERNAL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a policy from outside is named: `package.module:name`."""
+
+OUTSIDE = "package.module:name"
+"""The title of such a policy's place in the JSON Schema."""
 
 
 def nearest(given: object, known: Iterable[str]) -> str | None:
@@ -75,34 +79,56 @@ class KindOf:
     In YAML the field is a mapping: `kind` names the class, the rest are its fields. Errors inside keep their place.
     """
 
-    def __init__(self, noun: str, table: Mapping[str, type[Params]], base: type[Params]) -> None:
+    def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params]) -> None:
         self.noun, self.table, self.base = noun, table, base
 
-    def choose(self, kind: object) -> type[Params]:
-        """Returns the class called `kind`.
+    def parts(self, entry: Any) -> list[type[Params]]:
+        """Returns the classes that share the keys of a table's entry; unknown keys are the last one's mistake."""
+        return [entry]
+
+    def build(self, kind: str, values: list[Params]) -> Any:
+        """Returns the field's value, made of one valid object for each of the parts."""
+        return values[0]
+
+    def meaning(self, entry: Any) -> str:
+        """Returns what a table's entry says of itself, for the reference."""
+        return inspect.cleandoc(entry.__doc__ or "")
+
+    def check(self, entry: Any) -> Any:
+        """Returns what an outside module offers, as an entry of the table.
 
         Raises:
-            ValueError: no such name in the table, or nothing fitting at `package.module:Class`.
+            ValueError: it does not fit.
         """
-        if isinstance(kind, str) and kind in self.table:
-            return self.table[kind]
+        if not (isinstance(entry, type) and issubclass(entry, self.base)):
+            raise ValueError(f"is not a subclass of {self.base.__module__}.{self.base.__name__}")
+        return entry
+
+    def look_up(self, kind: object) -> Any:
+        """Returns the entry called `kind`.
+
+        Raises:
+            ValueError: no such name in the table, or nothing fitting at `package.module:name`.
+        """
         if not isinstance(kind, str):
             raise ValueError(f"must be a word, given {kind!r}; known: {', '.join(sorted(self.table))}")
+        if kind in self.table:
+            return self.table[kind]
         if not EXTERNAL.fullmatch(kind):
             raise ValueError(unknown_name(self.noun, kind, self.table))
-        found = load_external(kind)
-        if not (isinstance(found, type) and issubclass(found, self.base)):
-            raise ValueError(f"'{kind}' is not a subclass of {self.base.__module__}.{self.base.__name__}")
-        return found
+        try:
+            return self.check(load_external(kind))
+        except ValueError as error:
+            raise ValueError(f"'{kind}': {error}") from error
 
-    def models(self, data: object) -> list[type[BaseModel]]:
+    def models(self, data: object) -> list[type[Params]]:
         """Returns the classes whose fields the mapping `data` may hold; a misspelled kind counts as the nearest one."""
         kind = data.get("kind") if isinstance(data, Mapping) else None
         try:
-            return [self.choose(kind)]
+            return self.parts(self.look_up(kind))
         except ValueError:
             match = nearest(kind, self.table) if isinstance(kind, str) else None
-            return [self.table[match]] if match else []
+            return self.parts(self.table[match]) if match else []
 
     def parse(self, data: object) -> Any:
         """Turns a mapping into the object it describes, an object into itself.
@@ -114,29 +140,35 @@ class KindOf:
             return data
         if not isinstance(data, Mapping):
             example = f"such as {{kind: {next(iter(self.table), '...')}, ...}}"
-            raise PydanticCustomError("mapping", "must be a mapping {example}", {"example": example})
-        fields = {key: value for key, value in data.items() if key != "kind"}
-        mistakes: list[InitErrorDetails] = []
-        try:
-            chosen = [self.choose(data["kind"])]
-        except KeyError:
+            raise PydanticCustomError("mapping", "{text}", {"text": f"must be a mapping {example}, given {data!r}"})
+        mistakes = []
+        if "kind" not in data:
             known = ", ".join(sorted(self.table))
-            mistakes.append(_mistake("kind", f"missing; it chooses the {self.noun}. known: {known}", None))
-            chosen = []
-        except ValueError as error:
-            mistakes.append(_mistake("kind", str(error), data["kind"]))
-            chosen = [model for model in self.models(data) if issubclass(model, Params)]
-        value = None
-        for model in chosen:
+            mistakes.append(_mistake("kind", f"missing; it chooses the {self.noun}, one of: {known}", None))
+        else:
             try:
-                value = model.model_validate_json(json.dumps(fields))
+                self.look_up(data["kind"])
+            except ValueError as error:
+                mistakes.append(_mistake("kind", str(error), data["kind"]))
+        values = []
+        for model, fields in self._shares(data):
+            try:
+                values.append(model.model_validate_json(json.dumps(fields)))
             except ValidationError as error:
                 mistakes.extend(_again(error))
         if mistakes:
             raise ValidationError.from_exception_data(self.noun, mistakes)
-        return value
+        return self.build(data["kind"], values)
 
-    def write(self, value: Params) -> dict[str, Any]:
+    def _shares(self, data: Mapping[str, Any]) -> list[tuple[type[Params], dict[str, Any]]]:
+        models = self.models(data)
+        left = {key: value for key, value in data.items() if key != "kind"}
+        shares = []
+        for model in models[:-1]:
+            shares.append((model, {key: left.pop(key) for key in list(left) if key in model.model_fields}))
+        return [*shares, *((model, left) for model in models[-1:])]
+
+    def write(self, value: Any) -> dict[str, Any]:
         """Returns the mapping that `parse` would turn into `value`, defaults written out."""
         kinds = [kind for kind, model in self.table.items() if model is type(value)]
         kind = kinds[0] if kinds else f"{type(value).__module__}:{type(value).__qualname__}"
@@ -147,14 +179,26 @@ class KindOf:
         return core_schema.no_info_plain_validator_function(self.parse, serialization=written)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        choices = [self._choice(kind, model, handler) for kind, model in self.table.items()]
-        external = {"pattern": f"^{EXTERNAL.pattern}$", "type": "string", "description": "your own class"}
-        choices.append({"type": "object", "title": "pkg.module:Class", "properties": {"kind": external}})
+        choices = [self._choice(kind, entry, handler) for kind, entry in self.table.items()]
+        external = {"type": "string", "pattern": f"^{EXTERNAL.pattern}$"}
+        choices.append({"title": OUTSIDE, "type": "object", "properties": {"kind": external}})
         return {"oneOf": [{**choice, "required": ["kind", *choice.get("required", [])]} for choice in choices]}
 
-    def _choice(self, kind: str, model: type[Params], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        schema = dict(handler.resolve_ref_schema(handler(model.__pydantic_core_schema__)))
-        return {**schema, "title": kind, "properties": {"kind": {"const": kind}, **schema.get("properties", {})}}
+    def _choice(self, kind: str, entry: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        properties: JsonSchemaValue = {"kind": {"const": kind}}
+        required = []
+        for model in self.parts(entry):
+            schema = handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))
+            properties.update(schema.get("properties", {}))
+            required += schema.get("required", [])
+        return {
+            "title": kind,
+            "description": self.meaning(entry),
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
 
 
 def _mistake(key: str, text: str, given: object) -> InitErrorDetails:

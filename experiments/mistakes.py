@@ -28,7 +28,17 @@ def mistakes_in(schema: type[BaseModel], data: Any, error: ValidationError) -> l
     for line in _without_other_branches(error, data):
         path = _place(data, line["loc"], line["type"])
         found[Mistake(path, dotted(data, path), sentence(schema, data, path, line))] = None
-    return list(found)
+    return sorted(found, key=lambda mistake: _position(data, mistake.path))
+
+
+def _position(data: Any, path: Path) -> list[int]:
+    """Where in the file a path stands; what is missing stands at the end of its section."""
+    position = []
+    for part in path:
+        keys: list[Any] = list(data) if isinstance(data, Mapping) else []
+        position.append(part if isinstance(part, int) else keys.index(part) if part in keys else len(keys))
+        data = step(data, part)
+    return position
 
 
 def _place(data: Any, loc: Path, kind: str) -> Path:
@@ -40,6 +50,8 @@ def _place(data: Any, loc: Path, kind: str) -> Path:
         if is_there or is_missing_key:
             path.append(part)
             data = step(data, part)
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        path.append("kind")
     return tuple(path)
 
 

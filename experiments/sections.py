@@ -2,7 +2,7 @@
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -20,13 +20,17 @@ def dotted(data: Any, path: Path) -> str:
     """
     words = ""
     for part in path:
+        name = _own_name(data, part)
+        words += f"[{part}]" if isinstance(part, int) and name is None else f".{name or part}"
         data = step(data, part)
-        name = data.get("name") if isinstance(part, int) and isinstance(data, Mapping) else None
-        if isinstance(part, int) and not isinstance(name, str):
-            words += f"[{part}]"
-        else:
-            words += f".{name or part}"
     return words.lstrip(".")
+
+
+def _own_name(data: Any, part: str | int) -> str | None:
+    """The name of a list's item, where it tells it from the others."""
+    names = [item.get("name") if isinstance(item, Mapping) else None for item in data] if isinstance(data, list) else []
+    name = names[part] if isinstance(part, int) and part < len(names) else None
+    return name if isinstance(name, str) and names.count(name) == 1 else None
 
 
 def step(data: Any, part: str | int) -> Any:
@@ -72,7 +76,7 @@ def section_at(schema: type[BaseModel], data: object, path: Path) -> Section | N
     return Section(path, fields, any(section.is_kind for section in found))
 
 
-def _of_models(models: list[type[BaseModel]], data: object, path: Path, is_kind: bool) -> Iterator[Section]:
+def _of_models(models: Sequence[type[BaseModel]], data: object, path: Path, is_kind: bool) -> Iterator[Section]:
     fields = {name: field for model in models for name, field in model.model_fields.items()}
     if is_kind or models:
         yield Section(path, fields, is_kind)
@@ -95,7 +99,7 @@ def _of_annotation(annotation: Any, metadata: list[Any], data: object, path: Pat
     elif origin in (list, tuple):
         for index, item in enumerate(data if isinstance(data, list) else []):
             yield from _of_annotation(arguments[0], [], item, (*path, index))
-    elif origin is not None and issubclass(origin, Mapping):
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
         for key, value in (data if isinstance(data, Mapping) else {}).items():
             yield from _of_annotation(arguments[1], [], value, (*path, key))
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -1,8 +1,8 @@
 """Puts one mistake into words: what is wrong, what was given, what is allowed, the nearest match."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel
@@ -22,6 +22,8 @@ SUFFIX = re.compile(
     r"|per_s|per_min|per_second|rps|qps|per_gpu_hour|per_hour)$"
 )
 """The ends of keys that are units, ours and others'."""
+
+SUFFIX_WORDS = {"s": "in seconds", "per_s": "per second", "per_gpu_hour": "dollars per GPU-hour", "bytes": "in bytes"}
 
 WANTED = {
     "int_type": "a whole number",
@@ -61,7 +63,7 @@ def sentence(schema: type[BaseModel], data: Any, path: Path, line: Any) -> str:
     if kind == "missing":
         return f"missing{_meaning(schema, data, path, ': ')}"
     if kind == "alternatives":
-        return f"must be {line['wanted']}, given {shown(given)}"
+        return f"must be {line['wanted']}, given {shown(given)}{_converted(given, key)}{_meaning(schema, data, path)}"
     if kind in WANTED:
         return f"must be {WANTED[kind]}, given {shown(given)}{_converted(given, key)}{_meaning(schema, data, path)}"
     if kind in _LIMITS:
@@ -69,13 +71,21 @@ def sentence(schema: type[BaseModel], data: Any, path: Path, line: Any) -> str:
         limit = context[name]
         hint = _smaller_unit(given, key, limit) if kind.startswith("less") else ""
         return f"must be {words} {limit:g}, given {shown(given)}{hint}{_meaning(schema, data, path)}"
-    if kind in ("literal_error", "enum", "union_tag_invalid"):
-        return _not_allowed(given, str(context.get("expected") or context.get("expected_tags", "")))
-    if kind == "string_pattern_mismatch":
-        return f"must match {context['pattern']}, given {shown(given)}{_meaning(schema, data, path)}"
+    if kind in ("literal_error", "enum"):
+        return _not_allowed(given, context["expected"])
+    if kind == "union_tag_invalid":
+        return _not_allowed(context["tag"], context["expected_tags"])
+    if kind == "union_tag_not_found":
+        return f"missing; one of {', '.join(_alternatives(schema, data, path))}"
     if kind in ("too_short", "string_too_short"):
         return f"must have at least {context['min_length']} item, given {shown(given)}"
     return str(line["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+
+
+def _alternatives(schema: type[BaseModel], data: Any, path: Path) -> list[str]:
+    """The kinds that a section may have, in the order of the classes."""
+    found = [section.fields.get("kind") for section in sections(schema, data) if section.path == path[:-1]]
+    return [kind for field in found if field is not None for kind in get_args(field.annotation)]
 
 
 def _unit_key(path: Path) -> str:
@@ -115,7 +125,7 @@ def _not_allowed(given: Any, expected: str) -> str:
 def _converted(given: object, key: str) -> str:
     """For a number written with a unit, the number in the key's own unit."""
     text = given.lower().replace(",", "").strip() if isinstance(given, str) else ""
-    written = re.fullmatch(r"(\d+\.?\d*(?:e[+-]?\d+)?)\s*([a-z%]*)", text)
+    written = re.fullmatch(r"\$?(\d+\.?\d*(?:e[+-]?\d+)?)\s*([a-z%/_]*)", text)
     if written is None:
         return ""
     number = float(written[1])
@@ -140,9 +150,16 @@ def _smaller_unit(given: float, key: str, limit: float) -> str:
 
 
 def shown(value: object) -> str:
-    """Writes a value as YAML would, on one line, cut when long."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
-    text = text.removesuffix("...").strip()
+    """Writes a value as YAML would, on one line, texts in quotes, cut when long.
+
+    >>> shown({"kind": "fixed", "replicas": [1, None, True]}), shown("60s")
+    ('{kind: fixed, replicas: [1, null, true]}', "'60s'")
+    """
+    if isinstance(value, str):
+        text = repr(value)
+    else:
+        text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
+        text = text.removesuffix("...").strip()
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -154,22 +171,31 @@ def unknown_key(key: str, here: Section, elsewhere: Mapping[str, list[str]]) -> 
         here: the section it was written in.
         elsewhere: for each key of the other sections, where it stands.
     """
-    stem = SUFFIX.sub("", key.lower())
-    same_stem = [known for known in here.keys if SUFFIX.sub("", known) == stem]
-    initials = [known for known in here.keys if "_" in known and _initials(known).startswith(key.lower())]
-    if same_stem:
-        suffix = SUFFIX.search(same_stem[0])
-        unit = f" (mind the unit: _{suffix[1]})" if suffix else ""
-        return f"unknown key; did you mean '{same_stem[0]}'{unit}? known: {', '.join(here.keys)}"
-    if key in elsewhere:
+    known = f"known: {', '.join(here.keys)}"
+    if key in elsewhere and not _same_but_for_unit(key, here.keys):
         return f"unknown key here; it belongs at {' or '.join(elsewhere[key])}"
-    match = nearest(key, here.keys) or (initials[0] if len(key) > 1 and initials else None)
-    if match is None:
-        match = nearest(stem, [SUFFIX.sub("", known) for known in here.keys])
-        match = next((known for known in here.keys if SUFFIX.sub("", known) == match), None) if match else None
-    hint = f"did you mean '{match}'? " if match else ""
-    return f"unknown key; {hint}known: {', '.join(here.keys)}"
+    match = _same_but_for_unit(key, here.keys) or nearest(key, here.keys) or _nearest_stem(key, here.keys)
+    match = match or _abbreviated(key, here.keys)
+    if match is not None:
+        suffix = SUFFIX.search(match)
+        unit = f" ({SUFFIX_WORDS.get(suffix[1], suffix[1])})" if suffix and SUFFIX.sub("", match) != match else ""
+        return f"unknown key; did you mean '{match}'{unit}? {known}"
+    match = _same_but_for_unit(key, elsewhere) or _abbreviated(key, elsewhere)
+    return f"unknown key; {f'did you mean {elsewhere[match][0]}? ' if match else ''}{known}"
 
 
-def _initials(key: str) -> str:
-    return "".join(word[0] for word in key.split("_") if word)
+def _same_but_for_unit(key: str, known: Iterable[str]) -> str | None:
+    stem = SUFFIX.sub("", key.lower())
+    return next((word for word in known if SUFFIX.sub("", word) == stem and word != key), None)
+
+
+def _nearest_stem(key: str, known: Iterable[str]) -> str | None:
+    stems = {SUFFIX.sub("", word): word for word in known}
+    match = nearest(SUFFIX.sub("", key.lower()), stems)
+    return stems[match] if match else None
+
+
+def _abbreviated(key: str, known: Iterable[str]) -> str | None:
+    """The key whose words begin with the letters given: tp is short for tensor_parallel_size."""
+    initials = {"".join(part[:1] for part in word.split("_")): word for word in known if "_" in word}
+    return next((word for letters, word in initials.items() if len(key) > 1 and letters.startswith(key.lower())), None)

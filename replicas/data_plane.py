@@ -1,23 +1,31 @@
 """The data plane: everything between two control events, in exact event order, in one compiled loop.
 
-At equal times a step's end comes before a scrape, a scrape before an arrival, and a control event before all of them.
+At equal times a step's end comes before a scrape, a scrape before an arrival, an arrival before an idle engine wakes, and
+a control event before all of them.
 """
 
 from typing import Any
 
 import numba as nb
+import numpy as np
 
 from replicas.delivery import count_in_system, end
-from replicas.engine import enqueue, finish_step
+from replicas.engine import enqueue, turn
 from replicas.events import next_to_end
 from replicas.queues import append_unrouted, pop_unrouted, slot_of
 from sim.compiled import loop, verb
 from sim.records import (
+    BAD_ROUTE,
+    DRAINED,
+    ENDED,
     FLEET_TYPE,
+    NEEDS_ARRIVALS,
+    NEEDS_ROUTE,
     NO_REASON,
     NONE,
     OVER_KV_CACHE,
     OVER_MAX_MODEL_LEN,
+    REACHED,
     REJECTED,
     ROUTER_SIGNATURE,
     ROUTER_STATE_TYPE,
@@ -26,40 +34,7 @@ from sim.records import (
     RouterState,
 )
 
-# Why `run_until` came back to Python.
-REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE = range(6)
-
 CHOOSE_TYPE = nb.types.FunctionType(ROUTER_SIGNATURE)
-
-
-@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.float64))
-def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> int:
-    """Runs every step, scrape and arrival before `until_s`; returns early, with the reason, when Python has to act."""
-    clock = fleet.clock[0]
-    while True:
-        if clock.next_arrival == clock.num_loaded:
-            if not clock.is_exhausted:
-                return NEEDS_ARRIVALS
-            if clock.num_ended == clock.num_loaded:
-                return ENDED
-        r = next_to_end(fleet)
-        step_ends_at_s, arrives_at_s = fleet.next_end_at_s[r], next_arrival_at_s(fleet)
-        now_s = min(step_ends_at_s, arrives_at_s, clock.next_scrape_at_s)
-        if now_s >= until_s:
-            clock.now_s = until_s
-            return REACHED
-        set_now(clock, now_s)
-        if step_ends_at_s == now_s:
-            finish_step(fleet, r)
-            if has_drained(fleet, r):
-                clock.drained = r
-                return DRAINED
-        elif clock.next_scrape_at_s == now_s:
-            scrape(fleet)
-        elif must_ask_python(fleet):
-            return NEEDS_ROUTE
-        elif not arrive(fleet, choose, state):
-            return BAD_ROUTE
 
 
 @verb
@@ -196,12 +171,44 @@ def send(fleet: Fleet, r: int, i: int) -> None:
     if reason != NO_REASON:
         reject(fleet, i, reason)
         return
-    request.routed_at_s = clock.now_s
+    if np.isnan(request.routed_at_s):
+        request.routed_at_s = clock.now_s
     seen.num_inflight += 1
+    fleet.sent[fleet.replicas[r].pool] += 1
     if clock.scrape_interval_s > 0:
         seen.num_waiting += 1
         seen.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
     enqueue(fleet, r, i, clock.now_s)
+
+
+@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.float64))
+def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> int:
+    """Runs every step, scrape and arrival before `until_s`; returns early, with the reason, when Python has to act."""
+    clock = fleet.clock[0]
+    while True:
+        if clock.next_arrival == clock.num_loaded:
+            if not clock.is_exhausted:
+                return NEEDS_ARRIVALS
+            if clock.num_ended == clock.num_loaded:
+                return ENDED
+        r = next_to_end(fleet)
+        step_ends_at_s, arrives_at_s = fleet.next_end_at_s[r], next_arrival_at_s(fleet)
+        now_s = min(step_ends_at_s, arrives_at_s, clock.next_scrape_at_s)
+        if now_s >= until_s:
+            clock.now_s = until_s
+            return REACHED
+        set_now(clock, now_s)
+        if step_ends_at_s == now_s and (fleet.replicas[r].is_running or arrives_at_s > now_s):
+            turn(fleet, r)
+            if has_drained(fleet, r):
+                clock.drained = r
+                return DRAINED
+        elif clock.next_scrape_at_s == now_s:
+            scrape(fleet)
+        elif must_ask_python(fleet):
+            return NEEDS_ROUTE
+        elif not arrive(fleet, choose, state):
+            return BAD_ROUTE
 
 
 @loop(nb.types.boolean(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE))

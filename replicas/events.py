@@ -8,14 +8,15 @@ from sim.records import Fleet
 def set_next_end(fleet: Fleet, r: int, at_s: float) -> None:
     """Sets when replica `r`'s step ends and carries the winner up to the root. Ties go to the lower slot."""
     fleet.next_end_at_s[r] = at_s
-    i = (r + fleet.next_end_at_s.size) >> 1
-    while i > 0:
-        left, right = fleet.earliest[2 * i], fleet.earliest[2 * i + 1]
-        if fleet.next_end_at_s[right] < fleet.next_end_at_s[left]:
-            fleet.earliest[i] = right
-        else:
-            fleet.earliest[i] = left
+    winner, winner_at_s = r, at_s
+    i = r + fleet.next_end_at_s.size
+    while i > 1:
+        rival = fleet.earliest[i ^ 1]
+        rival_at_s = fleet.next_end_at_s[rival]
+        if rival_at_s < winner_at_s or (rival_at_s == winner_at_s and rival < winner):
+            winner, winner_at_s = rival, rival_at_s
         i >>= 1
+        fleet.earliest[i] = winner
 
 
 @verb

@@ -9,24 +9,6 @@ from sim.compiled import loop, verb
 from sim.records import DECODING, DRAIN_TIMEOUT, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, UNROUTED, WAITING, Fleet
 
 
-@loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean))
-def evict(fleet: Fleet, r: int, requeue: bool) -> int:
-    """Takes every request off replica `r`, sends it back to the router or fails it, and returns how many there were.
-
-    A request that goes back keeps the tokens it has sent; the next replica recomputes them with its prompt.
-    """
-    replica = fleet.replicas[r]
-    num_evicted = 0
-    for i in (replica.running_head, replica.waiting_head):
-        while i != NONE:
-            following = fleet.requests[slot_of(fleet, i)].next
-            evict_one(fleet, r, i, requeue)
-            num_evicted += 1
-            i = following
-    clear(fleet, r)
-    return num_evicted
-
-
 @verb
 def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
     """Takes one request off replica `r`; tokens still on the device are lost."""
@@ -65,3 +47,21 @@ def clear(fleet: Fleet, r: int) -> None:
     fleet.due[r, :] = NONE
     fleet.growing[r, :] = 0
     set_next_end(fleet, r, float("inf"))
+
+
+@loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean))
+def evict(fleet: Fleet, r: int, requeue: bool) -> int:
+    """Takes every request off replica `r`, sends it back to the router or fails it, and returns how many there were.
+
+    A request that goes back keeps the tokens it has sent; the next replica recomputes them with its prompt.
+    """
+    replica = fleet.replicas[r]
+    num_evicted = 0
+    for i in (replica.running_head, replica.waiting_head):
+        while i != NONE:
+            following = fleet.requests[slot_of(fleet, i)].next
+            evict_one(fleet, r, i, requeue)
+            num_evicted += 1
+            i = following
+    clear(fleet, r)
+    return num_evicted

@@ -112,6 +112,7 @@ def append_unrouted(fleet: Fleet, i: int) -> None:
         fleet.requests[slot_of(fleet, clock.unrouted_tail)].next = i
     clock.unrouted_tail = i
     clock.num_unrouted += 1
+    clock.unrouted_tokens += request.num_prompt_tokens + request.num_generated_tokens
 
 
 @verb
@@ -119,8 +120,10 @@ def pop_unrouted(fleet: Fleet) -> int:
     """Takes the first of those that no replica could take yet; there must be one."""
     clock = fleet.clock[0]
     i = clock.unrouted_head
-    clock.unrouted_head = fleet.requests[slot_of(fleet, i)].next
+    request = fleet.requests[slot_of(fleet, i)]
+    clock.unrouted_head = request.next
     if clock.unrouted_head == NONE:
         clock.unrouted_tail = NONE
     clock.num_unrouted -= 1
+    clock.unrouted_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     return i

@@ -117,6 +117,20 @@ def between(low: ArrayLike, high: ArrayLike, weight: ArrayLike) -> Floats:
     return np.where(weight >= 0.5, high - gap * (1 - weight), low + gap * weight)
 
 
+def percentiles(values: Floats, percents: ArrayLike) -> tuple[int, Floats]:
+    """n and percentiles of the values that exist; NaN when there are none.
+
+    >>> percentiles(np.array([np.nan, 20.0, 30.0]), [50])
+    (2, array([25.]))
+    """
+    percents = np.asarray(percents, dtype=np.float64)
+    ordered = np.sort(values[~np.isnan(values)])
+    if ordered.size == 0:
+        return 0, np.full(percents.shape, np.nan)
+    low, high, weight = percentile_ranks(ordered.size, percents)
+    return ordered.size, between(ordered[low], ordered[high], weight)
+
+
 def itl_percentiles(counts: NDArray[np.int64], percents: ArrayLike, max_s: float = np.inf) -> Floats:
     """Percentiles of inter-token gaps in seconds, from their bins: within 0.05 % of the exact ones; NaN when empty.
 

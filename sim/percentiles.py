@@ -24,6 +24,7 @@ _SHIFTS = (44, 29, 14, 0)
 _LOWEST = int(np.float64(2.0**-40).view(np.int64))
 _NUM_BINS = 80 << 8
 NUM_REREADINGS = len(_SHIFTS) - 1
+_VALUES, _CELLS = (nb.types.Array(element, 1, "C", readonly=True) for element in (nb.float64, nb.int64))
 
 
 @verb
@@ -32,7 +33,7 @@ def _key(value: float) -> Any:
     return max(np.float64(value).view(np.int64), _LOWEST)
 
 
-@loop(nb.void(nb.float64[::1], nb.int64[::1], nb.int64[:, ::1], nb.float64[:, ::1]))
+@loop(nb.void(_VALUES, _CELLS, nb.int64[:, ::1], nb.float64[:, ::1]))
 def _tally(values: Any, cells: Any, counts: Any, moments: Any) -> None:
     for i in range(values.size):
         value, cell = values[i], cells[i]
@@ -44,11 +45,7 @@ def _tally(values: Any, cells: Any, counts: Any, moments: Any) -> None:
             moments[cell, 2] += off * (value - moments[cell, 1])
 
 
-@loop(
-    nb.void(
-        nb.float64[::1], nb.int64[::1], nb.int64[:, ::1], nb.int32[:, ::1], nb.int64[:, ::1], nb.int64, nb.int64[:, ::1]
-    )
-)
+@loop(nb.void(_VALUES, _CELLS, nb.int64[:, ::1], nb.int32[:, ::1], nb.int64[:, ::1], nb.int64, nb.int64[:, ::1]))
 def _recount(values: Any, cells: Any, scopes: Any, first: Any, ranges: Any, shift: Any, counts: Any) -> None:
     """Counts each value in those of the `ranges` (low, width, next with the same scope and bin) that hold it."""
     for i in range(values.size):

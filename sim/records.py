@@ -172,6 +172,7 @@ CLOCK = np.dtype(
         ("unrouted_head", "i8"),
         ("unrouted_tail", "i8"),
         ("num_unrouted", "i8"),
+        ("unrouted_tokens", "i8"),
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
         ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
         ("num_scrapes", "i8"),
@@ -189,6 +190,10 @@ CLOCK = np.dtype(
 )
 
 
+# Why the data plane came back to Python.
+REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE = range(6)
+
+
 class Fleet(NamedTuple):
     """All state of the data plane. Request `id` lives in `requests[id & (requests.size - 1)]` while it is in the window."""
 
@@ -202,6 +207,7 @@ class Fleet(NamedTuple):
     engines: Any  # (num_pools,) ENGINE
     due: Any  # (num_slots, CALENDAR) head of the list of requests whose last token comes at that step
     growing: Any  # (num_slots, largest block_size) decodes that need a block at steps of that residue
+    sent: Any  # (num_pools,) requests routed to each pool so far
     ready: Any  # (num_slots,) slots that take requests, in the order they became ready
     next_end_at_s: Any  # (num_slots,) end of the running step; inf when idle
     earliest: Any  # (2 * power of two,) winner tree over next_end_at_s
@@ -229,6 +235,7 @@ FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
         nb.types.Array(nb.from_dtype(ENGINE), 1, "C"),
         nb.types.int64[:, ::1],
         nb.types.int64[:, ::1],
+        nb.types.int64[::1],
         nb.types.int64[::1],
         nb.types.float64[::1],
         nb.types.int64[::1],

@@ -6,13 +6,17 @@ Memory follows the spread of the ids in flight, not the length of the trace.
 from collections.abc import Iterator
 from typing import Any
 
+import numba as nb
 import numpy as np
 
+from sim.compiled import loop
 from sim.records import (
+    ARRIVAL,
     BATCH,
     CALENDAR,
     CLOCK,
     EXPECTED,
+    FLEET_TYPE,
     GONE,
     LOAD,
     NEVER,
@@ -56,6 +60,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         engines=engines,
         due=np.full((num_slots, CALENDAR), NONE),
         growing=np.zeros((num_slots, int(engines["block_size"].max())), np.int64),
+        sent=np.zeros(engines.size, np.int64),
         ready=np.full(num_slots, NONE),
         next_end_at_s=np.full(num_leaves, np.inf),
         earliest=_winner_tree(num_leaves),
@@ -83,56 +88,78 @@ def load(fleet: Fleet, arrivals: Any) -> Fleet:
 
     Rows that ended must have been taken out with `take_ended` first, or the ring grows more than it has to.
     """
-    clock = fleet.clock[0]
-    oldest = int(clock.num_taken)
-    fleet = _grown(fleet, int(clock.num_loaded) + len(arrivals) - oldest)
-    for start, stop, ring in _stretches(fleet, int(clock.num_loaded), int(clock.num_loaded) + len(arrivals)):
-        rows, new = fleet.requests[ring], arrivals[start:stop]
-        rows[...] = np.zeros((), REQUEST)
-        for name in ("routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s"):
-            rows[name] = NEVER
-        for name in ("next", "previous", "replica", "machine", "last_step"):
-            rows[name] = NONE
-        for name in ("arrived_at_s", "num_prompt_tokens", "num_output_tokens", "class_id"):
-            rows[name] = new[name]
-    clock.num_loaded += len(arrivals)
+    fleet = _grown(fleet, int(fleet.clock[0].num_loaded) + len(arrivals) - int(fleet.clock[0].num_taken))
+    _expect(fleet, np.ascontiguousarray(arrivals), _blank_request())
     return fleet
 
 
-def take_ended(fleet: Fleet, *, everything: bool = False) -> tuple[int, Any]:
+def _blank_request() -> Any:
+    """Returns (1,) REQUEST: one that nothing has happened to yet."""
+    blank = records(REQUEST, 1)
+    for name in ("routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s"):
+        blank[name] = NEVER
+    for name in ("next", "previous", "replica", "machine", "last_step"):
+        blank[name] = NONE
+    return blank
+
+
+_ARRIVALS_TYPE = nb.types.Array(nb.from_dtype(ARRIVAL), 1, "C")
+_REQUESTS_TYPE = nb.types.Array(nb.from_dtype(REQUEST), 1, "C")
+
+
+@loop(nb.types.void(FLEET_TYPE, _ARRIVALS_TYPE, _REQUESTS_TYPE))
+def _expect(fleet: Fleet, arrivals: Any, blank: Any) -> None:
+    clock = fleet.clock[0]
+    for k in range(arrivals.size):
+        slot = clock.num_loaded & (fleet.requests.size - 1)
+        fleet.requests[slot] = blank[0]
+        request, arrival = fleet.requests[slot], arrivals[k]
+        request.arrived_at_s = arrival.arrived_at_s
+        request.num_prompt_tokens = arrival.num_prompt_tokens
+        request.num_output_tokens = arrival.num_output_tokens
+        request.class_id = arrival.class_id
+        clock.num_loaded += 1
+
+
+def take_ended(fleet: Fleet, *, everything: bool = False) -> Iterator[tuple[int, Any]]:
     """Takes the requests out that have ended and before which none is still in flight.
 
-    Returns:
-        The id of the first, and (n,) REQUEST records of consecutive ids. With `everything`, those in flight too.
+    Yields:
+        The id of the first and (n,) REQUEST records of consecutive ids: views, good until the next `load`. With
+        `everything`, those in flight are taken out too.
     """
     clock = fleet.clock[0]
-    first, loaded = int(clock.num_taken), int(clock.num_loaded)
-    phases = np.concatenate([fleet.requests["phase"][ring] for _, _, ring in _stretches(fleet, first, loaded)] or [[]])
-    in_flight = np.flatnonzero(phases != GONE)
-    last = loaded if everything or not len(in_flight) else first + int(in_flight[0])
-    rows = [fleet.requests[ring] for _, _, ring in _stretches(fleet, first, last)]
-    clock.num_taken = last
-    return first, (np.concatenate(rows) if rows else fleet.requests[:0].copy()).view(np.recarray)
+    last = int(clock.num_loaded) if everything else _first_in_flight(fleet)
+    for first, ring in _stretches(fleet, int(clock.num_taken), last):
+        clock.num_taken = first + ring.stop - ring.start
+        yield first, fleet.requests[ring]
 
 
-def _stretches(fleet: Fleet, first: int, last: int) -> Iterator[tuple[int, int, slice]]:
-    """Yields (start, stop, slice of the ring), one or two, that cover ids `first` to `last`; start counts from `first`."""
+@loop(nb.types.int64(FLEET_TYPE))
+def _first_in_flight(fleet: Fleet) -> int:
+    clock = fleet.clock[0]
+    i = clock.num_taken
+    while i < clock.num_loaded and fleet.requests[i & (fleet.requests.size - 1)].phase == GONE:
+        i += 1
+    return i
+
+
+def _stretches(fleet: Fleet, first: int, last: int) -> Iterator[tuple[int, slice]]:
+    """Yields the one or two pieces of the ring that hold ids `first` to `last`: each with the id it begins with."""
     size = fleet.requests.size
-    done = first
-    while done < last:
-        begin = done & (size - 1)
-        end = min(size, begin + last - done)
-        yield done - first, done - first + end - begin, slice(begin, end)
-        done += end - begin
+    while first < last:
+        start = first & (size - 1)
+        stop = min(size, start + last - first)
+        yield first, slice(start, stop)
+        first += stop - start
 
 
 def _grown(fleet: Fleet, num_needed: int) -> Fleet:
     """Returns the fleet with a ring of at least `num_needed` places; ids, and so all lists, stay as they are."""
-    size = fleet.requests.size
-    if num_needed <= size:
+    if num_needed <= fleet.requests.size:
         return fleet
     larger = _empty_ring(1 << (num_needed - 1).bit_length())
-    for i_start, i_stop, ring in _stretches(fleet, int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)):
-        ids = int(fleet.clock[0].num_taken) + np.arange(i_start, i_stop)
+    for first, ring in _stretches(fleet, int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)):
+        ids = np.arange(first, first + ring.stop - ring.start)
         larger[ids & (larger.size - 1)] = fleet.requests[ring]
     return fleet._replace(requests=larger)

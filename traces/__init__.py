@@ -1,1 +1,21 @@
 """Traffic: who arrives when, with how many prompt and output tokens."""
+
+from traces.azure import Azure
+from traces.constant import Constant
+from traces.diurnal import Diurnal
+from traces.gamma import Gamma
+from traces.poisson import Poisson
+from traces.table import Table
+from traces.traffic import Traffic, TrafficStream
+
+KINDS: dict[str, type[Traffic]] = {
+    "diurnal": Diurnal,
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "constant": Constant,
+    "azure": Azure,
+    "table": Table,
+}
+"""The table of kinds of traffic: `traffic.kind` in YAML chooses."""
+
+__all__ = ["KINDS", "Traffic", "TrafficStream"]

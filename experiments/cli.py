@@ -1,0 +1,178 @@
+"""The command line: `python run_experiment.py configs/*.yaml`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from experiments.kinds import nearest
+from sim.errors import ConfigError, TraceError
+
+if TYPE_CHECKING:
+    from experiments.loading import RunConfig
+    from experiments.running import Outcome
+
+OK, FAILED, USERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses unknown options with the nearest one."""
+
+    def error(self, message: str) -> NoReturn:
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in message.removeprefix("unrecognized arguments: ").split() if "unrecognized" in message else []:
+            match = nearest(word.partition("=")[0], known)
+            message = f"no option '{word}'" + (f"; did you mean {match}?" if match else "")
+            break
+        self.exit(USERS_MISTAKE, f"{self.prog}: {message}\n{self.format_usage()}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the options of the command."""
+    options = _Parser(
+        prog="run_experiment.py",
+        description="Runs experiments and writes their results, a summary and a picture.",
+        epilog="Exit code 0: done; 1: a check failed, or a bug of ours; 2: a mistake in a config or traffic file.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("configs", nargs="*", metavar="CONFIG", help="YAML files, one experiment each; docs/config.md lists the keys")
+    add("--out", type=Path, metavar="DIR", help="where results go (default: results; results/smoke with --smoke)")
+    add("--jobs", type=_positive, metavar="N", help="parallel processes (default: one per CPU)")
+    add("--seed", type=_seed, metavar="N", help="replaces the seeds of the configs")
+    add("--set", nargs="+", action="extend", default=[], metavar="PATH=VALUE", dest="sets",
+        help="changes a config: --set traffic.limit=1000 pools.main.autoscaler.kind=fixed")  # fmt: skip
+    add("--smoke", action="store_true", help="shrinks every run to seconds: its first 2,000 requests, its first seed")
+    add("--dry-run", action="store_true", help="checks the configs and prints them with all defaults; runs nothing")
+    add("--force", action="store_true", help="runs even where a whole result of the same config lies")
+    add("--check", type=Path, metavar="BASELINE", help="compares the percentiles with a file; exit code 1 if one moved")
+    add("--write-baseline", type=Path, metavar="BASELINE", help="writes that file from these runs")
+    add("--schema", action="store_true", help="prints the JSON Schema of a config and stops")
+    return options
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, given '{text}'")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, given '{text}'")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code; mistakes of the user are told without a traceback."""
+    options = parser().parse_args(arguments)
+    # `--set a=1 configs/x.yaml`: a list of changes ends where the files go on
+    options.configs += [word for word in options.sets if "=" not in word and word.endswith((".yaml", ".yml"))]
+    options.sets = [word for word in options.sets if word not in options.configs]
+    try:
+        return _main(options)
+    except (ConfigError, TraceError) as error:
+        print(error, file=sys.stderr)
+        return USERS_MISTAKE
+    except KeyboardInterrupt:
+        print("interrupted; whole results are kept, the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `... --schema | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _main(options: argparse.Namespace) -> int:
+    if options.schema:
+        from experiments.reference import schema
+
+        print(json.dumps(schema(), indent=2))
+        return OK
+    if not options.configs:
+        raise ConfigError(f"no config given; try: {parser().prog} configs/day_forecast_vs_reactive.yaml (or --help)")
+    runs = load_all(options.configs, options)
+    if options.dry_run:
+        for run in runs:
+            print(described(run))
+        return OK
+    return _run(runs, options)
+
+
+def load_all(paths: Sequence[str], options: argparse.Namespace) -> list["RunConfig"]:
+    """Returns the runs of all files.
+
+    Raises:
+        ConfigError: with the mistakes of all of them.
+    """
+    from experiments.loading import load
+
+    runs, mistakes = [], []
+    for path in dict.fromkeys(paths):
+        try:
+            runs += load(path, options.sets, options.seed, options.smoke)
+        except (ConfigError, TraceError) as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return runs
+
+
+def described(run: "RunConfig") -> str:
+    """Returns a run's resolved config as YAML, with what follows from it as comments."""
+    experiment = run.experiment
+    lines = [f"{run.name}, seed {run.seed}, config {run.hash[:12]}", f"traffic: {experiment.traffic.describe()}"]
+    for pool in experiment.pools:
+        lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
+    comments = "\n".join(f"# {line}".rstrip() for line in lines)
+    return f"---\n{comments}\n{run.yaml}"
+
+
+def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
+    from experiments.running import folder_of, gather, run_all
+
+    out = options.out or Path("results/smoke" if options.smoke else "results")
+    is_terminal = sys.stderr.isatty()
+    code, failed = OK, set()
+    for outcome in run_all(runs, out, options.jobs or os.cpu_count() or 1, options.force, is_terminal):
+        if outcome.is_reused:
+            print(f"{outcome.run.name}: kept, {outcome.folder} has it whole; --force runs it again", file=sys.stderr)
+        elif outcome.error is not None:
+            failed.add(outcome.run.experiment.name)
+            code = max(code, _told(outcome))
+    folders = []
+    for name, group in groupby(runs, key=lambda run: run.experiment.name):
+        if name not in failed:
+            ours = list(group)
+            gather(ours, out)
+            folders += [folder_of(run, out) for run in ours]
+    if folders:
+        from experiments.report import print_summary
+
+        print_summary(folders)
+    return max(code, _compared(folders, options))
+
+
+def _told(outcome: "Outcome") -> int:
+    """Says why a run failed, and returns the exit code for it."""
+    if isinstance(outcome.error, (ConfigError, TraceError)):
+        print(f"{outcome.run.source}: {outcome.run.name}: {outcome.error}", file=sys.stderr)
+        return USERS_MISTAKE
+    print(f"{outcome.run.name} failed, and it is our fault, please report it:\n{outcome.details}", file=sys.stderr)
+    return FAILED
+
+
+def _compared(folders: list[Path], options: argparse.Namespace) -> int:
+    if not folders or not (options.check or options.write_baseline):
+        return OK
+    from experiments import regression
+
+    moved = regression.check(folders, options.check) if options.check else []
+    for line in moved:
+        print(line)
+    if options.write_baseline:
+        regression.write_baseline(folders, options.write_baseline)
+    return FAILED if moved else OK

@@ -1,0 +1,198 @@
+"""The picture of a day: demand against ready capacity, and the latencies that follow from it; runs side by side."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
+
+from experiments.timeline import ALL
+
+MAX_RUNS = 4
+"""Runs that fit side by side."""
+
+_MAX_POINTS = 300
+_INK, _FAINT, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
+_DEMAND, _CAPACITY, _SHORTAGE, _TARGET = "#1f2933", "#2f7ed8", "#d64545", "#d64545"
+_SHADES = {"p50": "#9fb3c8", "p90": "#486581", "p99": "#102a43"}
+_ROWS = (("ttft", "Time to first token"), ("tpot", "Time per output token"))
+
+
+@dataclass(frozen=True)
+class _Day:
+    """What is drawn of one run."""
+
+    label: str
+    timeline: pd.DataFrame  # the rows of all pools together
+    summary: dict[str, Any]
+
+    @property
+    def edges(self) -> np.ndarray[Any, Any]:
+        """(n + 1,) bounds of the intervals in the chosen unit of time."""
+        seconds = [*self.timeline["start_s"], self.timeline["end_s"].iloc[-1]]
+        return np.asarray(seconds) / _unit(self.timeline)[0]
+
+
+def day(folders: Sequence[Path], out: Path, labels: Sequence[str] | None = None) -> Path:
+    """Draws at most `MAX_RUNS` runs side by side on the same scales, and returns `out`.
+
+    Args:
+        folders: result folders, with timeline.parquet and summary.json.
+        out: the PNG to write; its folder is made.
+        labels: titles; the folders' names otherwise.
+    """
+    names = labels or [folder.name for folder in folders]
+    days = [_read(folder, name) for folder, name in zip(folders, names, strict=True)][:MAX_RUNS]
+    spacing = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06, hspace=0.03)
+    figure = Figure(figsize=(1.2 + 5.6 * len(days), 8.2), layout=spacing, facecolor="white")
+    axes = figure.subplots(3, len(days), squeeze=False, sharex=True, sharey="row", height_ratios=[1.5, 1, 1])
+    for column, one in enumerate(days):
+        _draw_capacity(axes[0, column], one)
+        for row, (metric, name) in enumerate(_ROWS, start=1):
+            _draw_latency(axes[row, column], one, metric)
+            if column == 0:
+                axes[row, column].set_ylabel(f"{name}", color=_INK)
+        axes[2, column].set_xlabel(_unit(one.timeline)[1], color=_INK)
+    axes[0, 0].set_ylabel("Requests/s", color=_INK)
+    _finish_scales(axes, days)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=130, metadata={"Software": None})
+    return out
+
+
+def _read(folder: Path, label: str) -> _Day:
+    timeline = pd.read_parquet(folder / "timeline.parquet")
+    # Nothing arrives while a run drains, so its end is no part of the day.
+    whole = timeline[timeline["pool"] == ALL]
+    last = whole.index[whole["arrivals"] > 0].max()
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return _Day(label, whole.loc[:last] if whole["arrivals"].any() else whole, summary)
+
+
+def _unit(timeline: pd.DataFrame) -> tuple[float, str]:
+    """Seconds in the unit of the time axis, and its name."""
+    span_s = timeline["end_s"].iloc[-1]
+    if span_s > 3 * 86400:
+        return 86400.0, "Day"
+    if span_s > 3 * 3600:
+        return 3600.0, "Hour"
+    return (60.0, "Minute") if span_s > 180 else (1.0, "Second")
+
+
+def _draw_capacity(axes: Axes, one: _Day) -> None:
+    """Demand as a line, ready capacity as an area, and the shortage between them in red."""
+    edges, demand, capacity = _coarser(one)
+    top, ready = _held(demand), _held(capacity)
+    area = partial(axes.fill_between, edges, step="post", linewidth=0)
+    area(ready, color=_CAPACITY, alpha=0.14)
+    area(0, 1, where=top > ready, color=_SHORTAGE, alpha=0.08, transform=axes.get_xaxis_transform())
+    area(ready, top, where=top > ready, color=_SHORTAGE, alpha=0.75, label="shortage", zorder=3)
+    axes.stairs(capacity, edges, color=_CAPACITY, linewidth=1.5, label="ready capacity", zorder=4, baseline=None)
+    axes.stairs(demand, edges, color=_DEMAND, linewidth=1.1, label="demand", zorder=5, baseline=None)
+    axes.set_title(one.label, loc="left", fontsize=14, fontweight="bold", color=_INK, pad=24)
+    axes.text(0, 1.02, _facts(one), transform=axes.transAxes, fontsize=9.5, color=_FAINT, va="bottom")
+    _style(axes)
+
+
+def _coarser(one: _Day) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Edges, demand and capacity, averaged over neighbours until a line of them is no longer a blur."""
+    width = -(-len(one.timeline) // _MAX_POINTS)
+    starts = np.arange(0, len(one.timeline), width)
+    columns = one.timeline[["demand_per_s", "capacity_per_s"]].to_numpy(dtype=float, na_value=np.nan)
+    sizes = np.diff([*starts, len(columns)])
+    demand, capacity = (np.add.reduceat(columns, starts) / sizes[:, None]).T
+    return one.edges[[*starts, -1]], demand, capacity
+
+
+def _facts(one: _Day) -> str:
+    """One line that says what the picture shows."""
+    table, whole = one.timeline, one.summary["all"]
+    lengths_s = table["end_s"] - table["start_s"]
+    short_s = float(lengths_s[table["demand_per_s"] > table["capacity_per_s"]].sum())
+    facts = [_shortage(short_s)]
+    if one.summary["targets"] and whole["attainment"] is not None:
+        facts.append(f"{math.floor(whole['attainment'] * 1000) / 10:.1f}% of requests within targets")
+    cost = whole["cost"]
+    facts.append(f"${cost['dollars']:,.0f}" if cost["dollars"] is not None else f"{cost['gpu_hours']:,.0f} GPU-hours")
+    return "   ·   ".join(facts)
+
+
+def _shortage(seconds: float) -> str:
+    """Says how long demand was above ready capacity.
+
+    >>> [_shortage(x) for x in (0, 45, 5400)]
+    ['never short', 'short for 45 s', 'short for 90 min']
+    """
+    if seconds == 0:
+        return "never short"
+    return f"short for {seconds / 60:,.0f} min" if seconds >= 60 else f"short for {seconds:.0f} s"
+
+
+def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:
+    """Percentiles of the requests that arrived in each interval, and the target's line."""
+    for percentile, shade in _SHADES.items():
+        values = one.timeline[f"{metric}_{percentile}_s"].to_numpy(dtype=float, na_value=np.nan)
+        axes.stairs(values, one.edges, color=shade, linewidth=1.0, label=percentile, baseline=None)
+    for target in one.summary["targets"]:
+        if target["metric"] == f"{metric}_s" and target["scope"] == "all":
+            axes.axhline(target["limit_s"], color=_TARGET, linewidth=1.1, linestyle=(0, (5, 3)), zorder=1)
+            axes.annotate(
+                f"target {target['percentile']}", (1, target["limit_s"]), xycoords=("axes fraction", "data"),
+                xytext=(-3, 3), textcoords="offset points", ha="right", fontsize=8.5, color=_TARGET, zorder=6,
+                path_effects=[withStroke(linewidth=3, foreground="white")],
+            )  # fmt: skip
+    if metric == "ttft":  # a queue makes it a thousand times longer
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(_duration))
+    _style(axes)
+
+
+def _duration(seconds: float, _: object = None) -> str:
+    """Writes a latency in the unit that reads best.
+
+    >>> [_duration(x) for x in (0.0005, 0.05, 1, 200)]
+    ['0.5 ms', '50 ms', '1 s', '200 s']
+    """
+    return f"{seconds:,g} s" if seconds >= 1 else f"{seconds * 1000:,g} ms"
+
+
+def _held(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Values with the last one repeated, as an area with steps wants them."""
+    return np.append(values, values[-1])
+
+
+def _style(axes: Axes) -> None:
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_FAINT)
+    axes.tick_params(colors=_FAINT, length=0, labelcolor=_INK)
+
+
+def _finish_scales(axes: np.ndarray[Any, Any], days: Sequence[_Day]) -> None:
+    """Legends once, zero at the bottom of the capacity row, round hours below."""
+    axes[0, 0].set_ylim(0, axes[0, 0].get_ylim()[1] * 1.14)  # room for the legend
+    unit = _unit(days[0].timeline)[1]
+    for one in axes[2]:
+        one.xaxis.set_major_locator(MultipleLocator(3) if unit == "Hour" else MaxNLocator(8, integer=True))
+    axes[0, 0].set_xlim(0, max(float(one.edges[-1]) for one in days))
+    legend = {"frameon": False, "fontsize": 9, "ncols": 3, "labelcolor": _INK, "loc": "upper left", "handlelength": 1.4}
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    axes[0, 0].legend(handles[::-1], names[::-1], **legend)
+    axes[1, 0].legend(**legend)
+    limits = [t["limit_s"] for one in days for t in one.summary["targets"] if t["metric"] == "ttft_s"]
+    bottom, top = axes[1, 0].get_ylim()
+    axes[1, 0].set_ylim(min([bottom, *limits]) / 1.3, max([top, *limits]) * 3)
+    axes[2, 0].set_ylim(0, axes[2, 0].get_ylim()[1] * 1.1)

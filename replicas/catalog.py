@@ -1,0 +1,149 @@
+"""The GPUs and models we know, each number with its source, and how to spell one that we don't."""
+
+import csv
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field, model_validator
+
+from sim.params import Params
+
+
+class Gpu(Params):
+    """One GPU as the step-time and memory models see it. Rates are dense peaks: data sheets often print twice as much."""
+
+    name: str = Field(default="inline", description="What errors and tables call it.")
+    bf16_flops_per_s: float = Field(gt=0, description="Dense bf16 arithmetic, FLOP/s.")
+    fp8_flops_per_s: float | None = Field(
+        default=None, gt=0, description="Dense fp8 arithmetic, FLOP/s; none = has no fp8 units."
+    )
+    memory_bytes: float = Field(gt=0, description="Memory that CUDA reports as total: less than the box says.")
+    bytes_per_s: float = Field(gt=0, description="Peak bandwidth of its memory.")
+    link_bytes_per_s: float = Field(gt=0, description="Bandwidth to its neighbours, one direction.")
+    source: str = Field(default="given inline", description="Where the rates come from.")
+    memory_source: str = Field(default="given inline", description="Where the memory size comes from.")
+
+
+class Model(Params):
+    """One decoder-only model: full attention (grouped-query or latent), gated MLPs, some of them experts.
+
+    Sliding windows, linear attention and speculative layers are not modelled, so such models are not in the catalogue.
+    """
+
+    name: str = Field(default="inline", description="What errors and tables call it.")
+    layers: int = Field(gt=0, description="Transformer layers.")
+    hidden: int = Field(gt=0, description="Width of the residual stream.")
+    heads: int = Field(gt=0, description="Query heads.")
+    kv_heads: int = Field(gt=0, description="Key-value heads; ignored when kv_lora_rank is set.")
+    head_dim: int = Field(gt=0, description="Width of a head; with latent attention the mean of query and value width.")
+    intermediate: int = Field(gt=0, description="Width of a dense MLP.")
+    vocab: int = Field(gt=0, description="Vocabulary.")
+    num_params: int = Field(gt=0, description="All parameters, stored.")
+    num_experts: int = Field(default=0, ge=0, description="Routed experts a layer; 0 = dense model.")
+    experts_per_token: int = Field(default=0, ge=0, description="Routed experts that a token visits.")
+    moe_layers: int = Field(default=0, ge=0, description="Layers with routed experts.")
+    moe_intermediate: int = Field(default=0, ge=0, description="Width of one expert.")
+    kv_lora_rank: int = Field(default=0, ge=0, description="Width of the cached latent of MLA; 0 = keys and values are cached.")
+    qk_rope_head_dim: int = Field(default=0, ge=0, description="Rotary key that MLA caches beside the latent.")
+    max_model_len: int = Field(gt=0, description="Longest sequence, prompt and output.")
+    source: str = Field(default="given inline", description="Where the numbers come from.")
+
+    @model_validator(mode="after")
+    def _experts_are_whole(self) -> "Model":
+        moe = (self.num_experts, self.experts_per_token, self.moe_layers, self.moe_intermediate)
+        if any(moe) and not all(moe):
+            raise ValueError(
+                "num_experts, experts_per_token, moe_layers and moe_intermediate go together: give all four or none"
+            )
+        if self.experts_per_token > self.num_experts:
+            raise ValueError(f"experts_per_token {self.experts_per_token} is above num_experts {self.num_experts}")
+        if self.moe_layers > self.layers:
+            raise ValueError(f"moe_layers {self.moe_layers} is above layers {self.layers}")
+        if self.num_expert_params > self.num_params:
+            raise ValueError(f"the experts alone have {self.num_expert_params} of {self.num_params} num_params")
+        return self
+
+    @property
+    def num_expert_params(self) -> int:
+        """Parameters of all routed experts: three matrices each."""
+        return self.moe_layers * self.num_experts * 3 * self.hidden * self.moe_intermediate
+
+    @property
+    def expert_hit_share(self) -> float:
+        """Share of the routed experts that one token visits; 0 for a dense model.
+
+        >>> model("mixtral-8x7b").expert_hit_share
+        0.25
+        """
+        return self.experts_per_token / self.num_experts if self.num_experts else 0.0
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters that multiply one token.
+
+        >>> f"{model('deepseek-v3').num_active_params / 1e9:.1f} of {model('deepseek-v3').num_params / 1e9:.1f} billion"
+        '37.6 of 671.0 billion'
+        """
+        return self.num_params - round(self.num_expert_params * (1 - self.expert_hit_share))
+
+
+T = TypeVar("T", Gpu, Model)
+
+
+def gpu(name: str | Mapping[str, Any]) -> Gpu:
+    """Returns a GPU of the catalogue, or one spelled out as a mapping of `Gpu`'s fields.
+
+    Raises:
+        ValueError: no such GPU, with the nearest name; or a field is missing, unknown or out of range.
+
+    >>> gpu("h100-sxm").bytes_per_s
+    3350000000000.0
+    >>> gpu("h100-smx")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: no GPU named 'h100-smx'; did you mean 'h100-sxm'? known: a100-pcie, a100-sxm, ...
+    """
+    return _find(name, gpus(), Gpu, "GPU")
+
+
+def model(name: str | Mapping[str, Any]) -> Model:
+    """Returns a model of the catalogue, or one spelled out as a mapping of `Model`'s fields.
+
+    Raises:
+        ValueError: no such model, with the nearest name; or a field is missing, unknown or out of range.
+
+    >>> model("llama-3.1-8b").kv_heads
+    8
+    """
+    return _find(name, models(), Model, "model")
+
+
+@cache
+def gpus() -> dict[str, Gpu]:
+    """Returns the catalogue of GPUs by name, from gpus.csv."""
+    return _read("gpus.csv", Gpu)
+
+
+@cache
+def models() -> dict[str, Model]:
+    """Returns the catalogue of models by name, from models.csv."""
+    return _read("models.csv", Model)
+
+
+def _read(file: str, kind: type[T]) -> dict[str, T]:
+    with (Path(__file__).parent / file).open(newline="", encoding="utf-8") as lines:
+        rows = [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(lines)]
+    return {row["name"]: kind.model_validate(row, strict=False) for row in rows}
+
+
+def _find(name: str | Mapping[str, Any], known: dict[str, T], kind: type[T], word: str) -> T:
+    if not isinstance(name, str):
+        return kind.model_validate(dict(name))
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        hint = f"; did you mean '{near[0]}'?" if near else ";"
+        raise ValueError(f"no {word} named '{name}'{hint} known: {', '.join(sorted(known))}")
+    return known[name]

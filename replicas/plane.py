@@ -1,0 +1,129 @@
+"""The data plane's face to Python: what the control plane may ask of it and tell it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from replicas.data_plane import route_unrouted, run_until, show
+from replicas.eviction import clear, evict
+from replicas.integrity import recount
+from sim.errors import ConfigError
+from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, Fleet, RouterState
+from sim.window import load, new_fleet, take_ended
+
+
+class DataPlane:
+    """All replicas of a fleet, their router, and the requests in flight.
+
+    Args:
+        engines: (num_pools,) ENGINE records.
+        num_slots: (num_pools,) most machines each pool has at one time.
+        num_itl_bins: length of the histogram of gaps between tokens.
+        scrape_interval_s: age that the router's view reaches; 0 = live.
+        choose: compiled router.
+        state: its memory.
+        ask_python: plain Python router, asked instead of `choose` at every request.
+    """
+
+    def __init__(
+        self,
+        engines: Any,
+        num_slots: list[int],
+        num_itl_bins: int,
+        scrape_interval_s: float,
+        choose: Any,
+        state: RouterState,
+        ask_python: Callable[..., int] | None = None,
+    ) -> None:
+        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s)
+        self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)
+        self.choose, self.state, self.ask_python = choose, state, ask_python
+        self.fleet.clock[0].routes_in_python = ask_python is not None
+
+    def run_until(self, until_s: float) -> int:
+        """Runs everything before `until_s` and returns why it stopped: REACHED, ENDED, NEEDS_ARRIVALS or DRAINED."""
+        while True:
+            reason = run_until(self.fleet, self.choose, self.state, until_s)
+            if reason == BAD_ROUTE:
+                raise ConfigError(self._bad_route())
+            if reason != NEEDS_ROUTE:
+                return reason
+            self._ask()
+
+    def _ask(self) -> None:
+        clock = self.fleet.clock[0]
+        assert self.ask_python is not None
+        candidates = self.fleet.ready[: clock.num_ready]
+        choice = self.ask_python(self.fleet.seen, candidates, self.fleet.asking, self.state)
+        clock.chosen = int(choice) if choice in candidates else self.fleet.replicas.size
+
+    def _bad_route(self) -> str:
+        clock = self.fleet.clock[0]
+        allowed = self.fleet.ready[: clock.num_ready].tolist()
+        return f"router: its choice for request {self.fleet.asking[0].id} is not among the candidates; allowed: {allowed}"
+
+    def load(self, arrivals: Any) -> None:
+        """Lets the next arrivals in, (n,) ARRIVAL records; none means that the traffic is over."""
+        if len(arrivals):
+            self.fleet = load(self.fleet, arrivals)
+        else:
+            self.fleet.clock[0].is_exhausted = 1
+
+    def take_ended(self, *, everything: bool = False) -> Iterator[tuple[int, Any]]:
+        """Takes out the oldest requests that have ended, or all there are, in stretches: the first id and the records."""
+        return take_ended(self.fleet, everything=everything)
+
+    def open(self, slot: int, machine: int, now_s: float) -> None:
+        """Makes a replica ready: it takes requests from now on, first those that found none."""
+        fleet, clock = self.fleet, self.fleet.clock[0]
+        replica, gauges = fleet.replicas[slot], fleet.loads[slot]
+        clock.now_s = max(clock.now_s, now_s)
+        gauges.num_usable_blocks = fleet.engines[replica.pool].num_usable_blocks
+        clear(fleet, slot)
+        replica.machine, replica.is_open, replica.is_draining = machine, 1, 0
+        replica.last_step_ended_at_s = now_s
+        fleet.seen[slot].num_inflight = 0
+        show(fleet, slot)
+        fleet.ready[clock.num_ready] = slot
+        clock.num_ready += 1
+        self.route_unrouted()
+
+    def route_unrouted(self) -> None:
+        """Sends the requests that found no ready replica, if there is one now."""
+        clock = self.fleet.clock[0]
+        while clock.num_unrouted and clock.num_ready:
+            if not route_unrouted(self.fleet, self.choose, self.state):
+                raise ConfigError(self._bad_route())
+            if clock.num_unrouted and self.ask_python is not None:
+                self._ask()
+
+    def close(self, slot: int) -> bool:
+        """Stops sending requests to a replica; returns whether it is empty already."""
+        fleet, clock = self.fleet, self.fleet.clock[0]
+        left = [r for r in fleet.ready[: clock.num_ready].tolist() if r != slot]
+        fleet.ready[: len(left)] = left
+        clock.num_ready = len(left)
+        fleet.replicas[slot].is_open, fleet.replicas[slot].is_draining = 0, 1
+        return not (fleet.replicas[slot].is_running or fleet.loads[slot].num_waiting)
+
+    def vacate(self, slot: int, *, requeue: bool) -> int:
+        """Takes what is left off a closed replica, back to the router or failed; returns how many requests that were."""
+        num_evicted = int(evict(self.fleet, slot, requeue))
+        self.fleet.replicas[slot].is_draining = 0
+        self.fleet.replicas[slot].machine = NONE
+        if requeue:
+            self.route_unrouted()
+        return num_evicted
+
+    def halt(self) -> None:
+        """Stops all replicas where they are; what was in flight keeps the tokens it got."""
+        for slot in np.flatnonzero(self.fleet.replicas["machine"] != NONE):
+            evict(self.fleet, int(slot), True)
+
+    def recounts(self) -> Any:
+        """Returns (num_slots, 5) integers counted anew: running, waiting, held blocks, held tokens, waiting tokens."""
+        counts = np.zeros((self.fleet.replicas.size, 5), np.int64)
+        for slot in np.flatnonzero(self.fleet.replicas["machine"] != NONE):
+            recount(self.fleet, int(slot), counts[slot])
+        return counts

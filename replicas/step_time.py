@@ -1,0 +1,38 @@
+"""How long one engine step lasts: the slower of arithmetic and memory, then the links, then the CPU."""
+
+from typing import Any
+
+from sim.compiled import verb
+
+
+@verb
+def step_time(batch: Any, engine: Any) -> float:
+    """Returns the seconds that `batch` (a BATCH record) takes on `engine` (an ENGINE record). Called once per step.
+
+    t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
+    behind the device when the engine plans one step ahead (async_scheduling).
+
+    Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2.
+    """
+    flops = batch.num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token
+    read = weight_bytes_read(batch.num_tokens, engine) + batch.kv_tokens * engine.kv_bytes_per_token
+    links_s = engine.comm_s + batch.num_tokens * engine.comm_s_per_token
+    gpu_s: float = max(flops / engine.flops_per_s, read / engine.bytes_per_s) + links_s + engine.overhead_s
+    cpu_s: float = engine.cpu_s + batch.num_requests * engine.cpu_s_per_request
+    if engine.async_scheduling:
+        return max(gpu_s, cpu_s)
+    return gpu_s + cpu_s
+
+
+@verb
+def weight_bytes_read(num_tokens: int, engine: Any) -> float:
+    """Returns the weights that a step of `num_tokens` reads: the dense ones, and the experts that its tokens hit.
+
+    Assumption: tokens choose experts independently and evenly, so a share 1 - (1 - k/E)^tokens is touched.
+    """
+    if engine.expert_weight_bytes == 0.0:
+        dense: float = engine.dense_weight_bytes
+        return dense
+    touched = 1.0 - (1.0 - engine.expert_hit_share) ** num_tokens
+    both: float = engine.dense_weight_bytes + touched * engine.expert_weight_bytes
+    return both

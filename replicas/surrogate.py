@@ -1,0 +1,230 @@
+"""A replica as numbers: vLLM's options in, the engine's limits and step-time coefficients out."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from replicas.catalog import Gpu, Model
+from replicas.memory import (
+    BF16_BYTES,
+    CONTEXT_BYTES,
+    CUDA_GRAPH_BYTES,
+    GIB,
+    MemoryBreakdown,
+    activation_bytes,
+    kv_bytes_per_token,
+    weight_bytes,
+)
+from sim.params import Params
+from sim.records import ENGINE, records
+
+NUM_NULL_BLOCKS = 1
+"""vLLM's `BlockPool` keeps block 0 to itself."""
+
+
+class Surrogate(Params):
+    """An engine whose steps are timed by a roofline. Options of vLLM keep its names and its API server's defaults (0.32.0).
+
+    With efficiencies of 1.0 and no overheads, as by default, times are the textbook's lower bound; real engines reach 50 to
+    80 % of it. Models are taken as bf16 unless `quantization` says otherwise.
+    """
+
+    tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that share every layer of one replica.")
+    quantization: Literal["fp8"] | None = Field(
+        default=None, description="fp8: weights take one byte, and arithmetic runs at the GPU's fp8 rate if it has one."
+    )
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="auto = 2 bytes an element (bf16), fp8 = 1.")
+    max_model_len: int | None = Field(default=None, ge=1, description="Longest sequence in tokens; none = the model's.")
+    max_num_seqs: int | None = Field(
+        default=None, ge=1, description="Most requests in a step; none = 1024, or 256 on GPUs below 70 GiB and A100s."
+    )
+    max_num_batched_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most tokens in a step; none = 16384 from 160 GiB, 8192 from 70 GiB, 2048 below and on A100s.",
+    )
+    enable_chunked_prefill: bool = Field(default=True, description="Split a prompt over steps when the budget is short.")
+    scheduler_reserve_full_isl: bool = Field(
+        default=True, description="Admit a request only if its whole prompt fits in free blocks, not just its first chunk."
+    )
+    watermark: float = Field(default=0.0, ge=0, lt=1, description="Share of the KV blocks kept free at admission.")
+    async_scheduling: bool = Field(default=True, description="Plan the next step while the GPU runs this one.")
+    block_size: int = Field(default=16, ge=1, description="Tokens in a KV block.")
+    gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1, description="Share of a GPU's memory that the engine uses.")
+    num_gpu_blocks: int | None = Field(
+        default=None, ge=2, description="KV blocks, as a real engine's log states them; none = computed from memory."
+    )
+    activation_bytes: float | None = Field(default=None, ge=0, description="Peak of temporaries per GPU; none = estimated.")
+    context_bytes: float | None = Field(
+        default=None, ge=0, description="CUDA, NCCL and kernels per GPU; none = 0.27 GiB alone, 2.1 GiB in tensor parallel."
+    )
+    cuda_graph_bytes: float = Field(
+        default=CUDA_GRAPH_BYTES, ge=0, description="Set aside for CUDA graphs per GPU; 0 = vLLM before 0.21."
+    )
+    flops_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the GPU's peak arithmetic that is reached.")
+    bandwidth_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak memory bandwidth reached.")
+    link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak link bandwidth reached.")
+    link_latency_s: float = Field(
+        default=2e-6, ge=0, description="One message between GPUs, in seconds; 2 us is the first text's illustrative value."
+    )
+    overhead_s: float = Field(default=0.0, ge=0, description="Fixed GPU time of a step, in seconds.")
+    cpu_s: float = Field(default=0.0, ge=0, description="Fixed CPU time of a step, in seconds.")
+    cpu_s_per_request: float = Field(
+        default=0.0, ge=0, description="CPU time of a step for each scheduled request, in seconds."
+    )
+
+    @model_validator(mode="after")
+    def _budget_holds_a_token_each(self) -> "Surrogate":
+        tokens, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if tokens is not None and seqs is not None and tokens < seqs:
+            raise ValueError(f"max_num_batched_tokens {tokens} must be at least max_num_seqs {seqs}")
+        return self
+
+    def engine(self, model: Model, gpu: Gpu) -> Any:
+        """Returns the pool's ENGINE record, shape (1,).
+
+        Raises:
+            ValueError: the model does not fit, or the options contradict the model or each other.
+        """
+        memory = self.memory(model, gpu)
+        max_model_len, max_num_seqs, max_num_batched_tokens = self.limits(model, gpu)
+        engine = records(ENGINE, 1)
+        fields = {
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "block_size": self.block_size,
+            "num_usable_blocks": memory.num_gpu_blocks - NUM_NULL_BLOCKS,
+            "watermark_blocks": int(self.watermark * memory.num_gpu_blocks),
+            "max_model_len": max_model_len,
+            "enable_chunked_prefill": self.enable_chunked_prefill,
+            "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
+            "async_scheduling": self.async_scheduling,
+            **self._step_time(model, gpu),
+        }
+        for name, value in fields.items():
+            engine[name] = value
+        return engine
+
+    def memory(self, model: Model, gpu: Gpu) -> MemoryBreakdown:
+        """Returns where one GPU's memory goes; print it for a table.
+
+        Raises:
+            ValueError: the model does not fit, or not even one sequence of max_model_len does, as vLLM refuses to start.
+        """
+        memory = self._memory(model, gpu)
+        where = f"{model.name} on {self.tensor_parallel_size} x {gpu.name}"
+        if not memory.is_enough:
+            raise ValueError(
+                f"{where} does not fit: each GPU may use {memory.utilised_bytes / GIB:.1f} GiB "
+                f"({memory.total_bytes / GIB:.1f} x gpu_memory_utilization {self.gpu_memory_utilization:g}) and needs "
+                f"{memory.weight_bytes / GIB:.1f} for weights, {memory.activation_bytes / GIB:.1f} for activations, "
+                f"{memory.context_bytes / GIB:.1f} for context, {memory.cuda_graph_bytes / GIB:.1f} for CUDA graphs; "
+                "use a larger tensor_parallel_size, quantization: fp8, or a larger GPU"
+            )
+        usable = (memory.num_gpu_blocks - NUM_NULL_BLOCKS) * self.block_size
+        max_model_len = self.limits(model, gpu)[0]
+        if usable < max_model_len and not memory.is_given:
+            raise ValueError(
+                f"{where} has KV cache for {usable} tokens, less than one sequence of max_model_len {max_model_len}: "
+                f"set max_model_len to at most {usable}, or use more memory"
+            )
+        return memory
+
+    def limits(self, model: Model, gpu: Gpu) -> tuple[int, int, int]:
+        """Returns (max_model_len, max_num_seqs, max_num_batched_tokens) with the engine's defaults filled in.
+
+        Source: `EngineArgs.get_batch_defaults` and `SchedulerConfig.verify_max_model_len` of vLLM 0.32.0.
+
+        Raises:
+            ValueError: max_model_len is above the model's, or the token budget is too small for the other limits.
+        """
+        length = model.max_model_len if self.max_model_len is None else self.max_model_len
+        if length > model.max_model_len:
+            raise ValueError(f"max_model_len {length} is above the {model.max_model_len} of {model.name}")
+        default_tokens, default_seqs = _defaults(gpu)
+        tokens, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if tokens is None:
+            default_tokens = default_tokens if self.enable_chunked_prefill else max(default_tokens, length)
+            tokens = min((default_seqs if seqs is None else seqs) * length, default_tokens)
+        if seqs is None:
+            seqs = min(default_seqs, tokens)
+        if tokens < seqs:
+            raise ValueError(f"max_num_batched_tokens {tokens}, {gpu.name}'s default, is below max_num_seqs {seqs}")
+        if tokens < length and not self.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_batched_tokens {tokens} must be at least max_model_len {length} without enable_chunked_prefill"
+            )
+        return length, seqs, tokens
+
+    def _memory(self, model: Model, gpu: Gpu) -> MemoryBreakdown:
+        n = self.tensor_parallel_size
+        _check_split(model, n)
+        _, seqs, tokens = self.limits(model, gpu)
+        context = CONTEXT_BYTES["single" if n == 1 else "parallel"]
+        estimated = activation_bytes(model, n, tokens, seqs)
+        block_bytes = kv_bytes_per_token(model, n, self._kv_element_bytes) * self.block_size
+        breakdown = MemoryBreakdown(
+            gpu=gpu.name,
+            model=model.name,
+            tensor_parallel_size=n,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            total_bytes=gpu.memory_bytes,
+            weight_bytes=sum(weight_bytes(model, self._weight_bytes)) / n,
+            activation_bytes=estimated if self.activation_bytes is None else self.activation_bytes,
+            context_bytes=context if self.context_bytes is None else self.context_bytes,
+            cuda_graph_bytes=self.cuda_graph_bytes,
+            block_size=self.block_size,
+            block_bytes=block_bytes,
+            num_gpu_blocks=self.num_gpu_blocks or 0,
+            is_given=self.num_gpu_blocks is not None,
+        )
+        return breakdown if breakdown.is_given else breakdown.with_blocks()
+
+    def _step_time(self, model: Model, gpu: Gpu) -> dict[str, float]:
+        n = self.tensor_parallel_size
+        dense, experts = weight_bytes(model, self._weight_bytes)
+        flops_per_s = gpu.bf16_flops_per_s
+        if self.quantization == "fp8" and gpu.fp8_flops_per_s is not None:
+            flops_per_s = gpu.fp8_flops_per_s
+        hops = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer, each of 2 (n - 1) messages
+        message_bytes = model.hidden * BF16_BYTES / n  # per token
+        return {
+            "flops_per_token": 2.0 * model.num_active_params,
+            "flops_per_attended_token": 4.0 * model.layers * model.heads * model.head_dim,
+            "flops_per_s": n * flops_per_s * self.flops_efficiency,
+            "dense_weight_bytes": dense,
+            "expert_weight_bytes": experts,
+            "expert_hit_share": model.expert_hit_share,
+            "kv_bytes_per_token": n * kv_bytes_per_token(model, n, self._kv_element_bytes),
+            "bytes_per_s": n * gpu.bytes_per_s * self.bandwidth_efficiency,
+            "comm_s": hops * self.link_latency_s,
+            "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
+            "overhead_s": self.overhead_s,
+            "cpu_s": self.cpu_s,
+            "cpu_s_per_request": self.cpu_s_per_request,
+        }
+
+    @property
+    def _weight_bytes(self) -> float:
+        return 1.0 if self.quantization == "fp8" else BF16_BYTES
+
+    @property
+    def _kv_element_bytes(self) -> float:
+        return 1.0 if self.kv_cache_dtype == "fp8" else BF16_BYTES
+
+
+def _defaults(gpu: Gpu) -> tuple[int, int]:
+    """Returns the API server's (max_num_batched_tokens, max_num_seqs) on this GPU."""
+    if gpu.memory_bytes >= 160 * GIB:
+        return 16384, 1024
+    if gpu.memory_bytes >= 70 * GIB and "a100" not in gpu.name.lower():
+        return 8192, 1024
+    return 2048, 256
+
+
+def _check_split(model: Model, n: int) -> None:
+    """Refuses a tensor_parallel_size that the model's heads cannot be split or repeated over, as vLLM does."""
+    if model.heads % n:
+        raise ValueError(f"tensor_parallel_size {n} does not divide the {model.heads} heads of {model.name}")
+    if not model.kv_lora_rank and model.kv_heads % n and n % model.kv_heads:
+        raise ValueError(f"tensor_parallel_size {n} and {model.name}'s {model.kv_heads} kv_heads: one must divide the other")

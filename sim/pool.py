@@ -1,0 +1,218 @@
+"""One pool of identical replicas: its machines come, serve, drain and go, each a SimPy process that tells its life."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import simpy
+
+from sim.records import Fleet
+from sim.views import PoolView
+
+
+class Plane(Protocol):
+    """What the control plane asks of the data plane."""
+
+    fleet: Fleet
+
+    def open(self, slot: int, machine: int, now_s: float) -> None:
+        """Makes a replica ready."""
+
+    def close(self, slot: int) -> bool:
+        """Stops sending it requests; tells whether it is empty."""
+
+    def vacate(self, slot: int, *, requeue: bool) -> int:
+        """Takes what is left off it and returns how many requests that were."""
+
+
+class Decides(Protocol):
+    """An autoscaler at work."""
+
+    def decide(self, view: PoolView) -> Any:
+        """Returns a decision; its `desired` is the number of replicas to have ready or starting."""
+
+
+@dataclass
+class Machine:
+    """One machine's life, as replicas.parquet shows it: what it is, and when it passed each stage (None = never)."""
+
+    id: int
+    pool: str
+    slot: int
+    num_gpus: int
+    price_per_gpu_hour: float
+    requested_at_s: float
+    provisioned_at_s: float | None = None
+    image_pulled_at_s: float | None = None
+    weights_loaded_at_s: float | None = None
+    started_at_s: float | None = None
+    ready_at_s: float | None = None
+    draining_at_s: float | None = None
+    released_at_s: float | None = None
+    num_evicted: int = 0
+    reason: str = ""
+
+
+@dataclass
+class PoolSpec:
+    """What the wiring knows of a pool before it runs."""
+
+    name: str
+    first_slot: int
+    max_replicas: int
+    num_gpus: int
+    price_per_gpu_hour: float
+    interval_s: float
+    stages: Callable[[], list[tuple[str, float]]]  # the stages of one cold start: column, seconds
+    cold_start_s: float
+    warm_start: bool
+    drain_timeout_s: float
+    requeue_on_timeout: bool
+    replica_requests_per_s: float
+    replica_tokens: float
+    autoscaler: Decides
+
+
+@dataclass
+class Pool:
+    """A pool at work."""
+
+    spec: PoolSpec
+    index: int
+    env: simpy.Environment
+    plane: Plane
+    machines: list[Machine]  # all that the fleet ever had, in order of their ids
+    desired: int = 0
+    billed_gpu_s: float = 0.0  # integral of the GPUs held, up to billed_until_s
+    billed_until_s: float = 0.0
+    reported_gpu_s: float = 0.0  # the part of it that the timeline has shown
+
+    def __post_init__(self) -> None:
+        first = self.spec.first_slot
+        self.free_slots = list(range(first, first + self.spec.max_replicas))
+        self.starting: dict[int, Any] = {}  # slot -> its process
+        self.ready: dict[int, Any] = {}  # slot -> the event that asks it to drain
+        self.draining: dict[int, Any] = {}  # slot -> the event of its last request
+        self.machine_in: dict[int, Machine] = {}
+
+    def control(self) -> Generator[Any, Any, None]:
+        """The autoscaler's loop: look, decide, act. The first decision is the fleet that the day starts with."""
+        self.apply(self.spec.autoscaler.decide(self.view()).desired, warm=self.spec.warm_start)
+        while True:
+            yield self.env.timeout(self.spec.interval_s)
+            self.apply(self.spec.autoscaler.decide(self.view()).desired)
+
+    def apply(self, desired: int, *, warm: bool = False) -> None:
+        """Starts or lets go as many replicas as it takes; machines that still drain keep their GPUs until they are gone."""
+        self.desired = desired
+        change = desired - len(self.starting) - len(self.ready)
+        for _ in range(min(change, len(self.free_slots))):
+            self.request_machine(warm=warm)
+        for _ in range(-change):
+            self.let_one_go()
+
+    def request_machine(self, *, warm: bool = False) -> None:
+        """Asks for a machine; from here on it is billed."""
+        self.bill()
+        slot = self.free_slots.pop(0)
+        spec = self.spec
+        machine = Machine(
+            id=len(self.machines),
+            pool=spec.name,
+            slot=slot,
+            num_gpus=spec.num_gpus,
+            price_per_gpu_hour=spec.price_per_gpu_hour,
+            requested_at_s=self.env.now,
+        )
+        self.machines.append(machine)
+        self.machine_in[slot] = machine
+        stages = [] if warm else spec.stages()
+        self.starting[slot] = self.env.process(self.live(machine, stages))
+
+    def live(self, machine: Machine, stages: list[tuple[str, float]]) -> Generator[Any, Any, None]:
+        """A machine's life: it comes up stage by stage, serves, drains, and is released."""
+        try:
+            for column, duration_s in stages:
+                yield self.env.timeout(duration_s)
+                setattr(machine, column, self.env.now)
+        except simpy.Interrupt:
+            self.release(machine, "cancelled")
+            return
+        machine.ready_at_s = self.env.now
+        del self.starting[machine.slot]
+        self.ready[machine.slot] = self.env.event()
+        self.plane.open(machine.slot, machine.id, self.env.now)
+        yield self.ready[machine.slot]
+        yield from self.drain(machine)
+
+    def drain(self, machine: Machine) -> Generator[Any, Any, None]:
+        """Takes no new requests, finishes the running ones, or gives up on them after the timeout."""
+        machine.draining_at_s = self.env.now
+        del self.ready[machine.slot]
+        self.draining[machine.slot] = drained = self.env.event()
+        if not self.plane.close(machine.slot):
+            yield drained | self.env.timeout(self.spec.drain_timeout_s)
+        is_dry = drained.triggered or not self.plane.fleet.replicas[machine.slot].is_running
+        machine.num_evicted = self.plane.vacate(machine.slot, requeue=self.spec.requeue_on_timeout)
+        self.release(machine, "scaled down" if is_dry else "drain timeout")
+
+    def release(self, machine: Machine, reason: str) -> None:
+        """Gives a machine back; its bill ends."""
+        self.bill()
+        machine.released_at_s, machine.reason = self.env.now, reason
+        for slots in (self.starting, self.draining, self.machine_in):
+            slots.pop(machine.slot, None)
+        self.free_slots.append(machine.slot)
+        self.free_slots.sort()
+
+    def let_one_go(self) -> None:
+        """Cancels the youngest starting machine, else drains the ready one with the fewest requests, the youngest of equals."""
+        if self.starting:
+            youngest = max(self.starting, key=lambda slot: self.machine_in[slot].id)
+            self.starting.pop(youngest).interrupt()
+        elif self.ready:
+            seen = self.plane.fleet.seen
+            open_slots = [slot for slot, asked in self.ready.items() if not asked.triggered]
+            idlest = min(open_slots, key=lambda slot: (seen[slot].num_inflight, -self.machine_in[slot].id))
+            self.ready[idlest].succeed()
+
+    def bill(self) -> None:
+        """Carries the integral of the GPUs held forward to now."""
+        self.billed_gpu_s += len(self.machine_in) * self.spec.num_gpus * (self.env.now - self.billed_until_s)
+        self.billed_until_s = self.env.now
+
+    def take_bill(self) -> float:
+        """Returns the GPU-seconds held since the last call."""
+        self.bill()
+        gpu_s = self.billed_gpu_s - self.reported_gpu_s
+        self.reported_gpu_s = self.billed_gpu_s
+        return gpu_s
+
+    def end(self) -> None:
+        """Releases every machine that is still held when the run ends."""
+        for machine in list(self.machine_in.values()):
+            self.release(machine, "end of run")
+
+    def view(self) -> PoolView:
+        """Returns what the autoscaler is shown now."""
+        fleet, clock = self.plane.fleet, self.plane.fleet.clock[0]
+        slots = slice(self.spec.first_slot, self.spec.first_slot + self.spec.max_replicas)
+        loads = fleet.loads[slots]
+        is_only_pool = fleet.sent.size == 1
+        ready = fleet.loads[list(self.ready)]
+        usage = 1 - ready["num_free_blocks"] / ready["num_usable_blocks"]
+        return PoolView(
+            now_s=self.env.now,
+            num_ready=len(self.ready),
+            num_starting=len(self.starting),
+            num_draining=len(self.draining),
+            num_waiting=int(loads["num_waiting"].sum() + clock.num_unrouted),
+            num_running=int(loads["num_running"].sum()),
+            waiting_tokens=int(loads["waiting_tokens"].sum() + clock.unrouted_tokens),
+            running_tokens=int(loads["running_tokens"].sum()),
+            num_arrived=int(clock.next_arrival if is_only_pool else fleet.sent[self.index] + clock.num_unrouted),
+            kv_cache_usage=float(usage.mean()) if len(usage) else 0.0,
+            cold_start_s=self.spec.cold_start_s,
+            replica_requests_per_s=self.spec.replica_requests_per_s,
+            replica_tokens=self.spec.replica_tokens,
+        )

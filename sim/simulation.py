@@ -1,0 +1,162 @@
+"""The control plane: SimPy owns the clock, and between two of its events the data plane runs."""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import simpy
+
+from sim.invariants import Audit
+from sim.pool import Machine, Plane, Pool, PoolSpec
+from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS
+
+
+class RunsRequests(Plane, Protocol):
+    """The data plane, as the dispatch process drives it."""
+
+    def run_until(self, until_s: float) -> int:
+        """Runs everything before `until_s`; returns why it stopped."""
+
+    def load(self, arrivals: Any) -> None:
+        """Lets the next arrivals in; none means no more."""
+
+    def take_ended(self, *, everything: bool = False) -> Iterator[tuple[int, Any]]:
+        """Takes out the oldest requests that have ended."""
+
+    def recounts(self) -> Any:
+        """Counts the engines' sums anew."""
+
+    def halt(self) -> None:
+        """Stops all replicas where they are."""
+
+
+class Sink(Protocol):
+    """Where results go while the run goes on."""
+
+    def write_requests(self, first_id: int, rows: Any) -> None:
+        """Takes requests with consecutive ids that have ended."""
+
+    def write_interval(self, rows: list[dict[str, Any]]) -> None:
+        """Takes one row a pool: the gauges at the end of an interval."""
+
+
+@dataclass
+class Horizon:
+    """When things are looked at and when they end, in seconds."""
+
+    traffic_ends_at_s: float
+    timeline_interval_s: float = 60.0
+    max_drain_s: float = 3600.0  # after the traffic's end; what is still in flight then stays so
+
+
+class Simulation:
+    """A fleet under traffic. `run` is the whole of it; afterwards `pools`, `audit` and `plane` tell what happened."""
+
+    def __init__(
+        self,
+        plane: RunsRequests,
+        pools: list[PoolSpec],
+        arrivals: Iterator[Any],
+        horizon: Horizon,
+        sink: Sink,
+        progress: Callable[[float, int], None] = lambda now_s, num_ended: None,
+    ) -> None:
+        self.env = simpy.Environment()
+        self.plane, self.arrivals, self.horizon, self.sink, self.progress = plane, arrivals, horizon, sink, progress
+        self.machines: list[Machine] = []
+        self.pools = [Pool(spec, index, self.env, plane, self.machines) for index, spec in enumerate(pools)]
+        self.audit = Audit()
+        self.interval_started_at_s = 0.0
+        self.is_cut_short = False
+
+    def run(self) -> float:
+        """Runs until the traffic is over and every request has ended; returns the time at the end in seconds."""
+        for pool in self.pools:
+            self.env.process(pool.control())
+        self.env.process(self.watch())
+        self.env.run(self.env.process(self.dispatch()))
+        self.close_books()
+        return float(self.env.now)
+
+    def dispatch(self) -> Generator[Any, Any, None]:
+        """The main loop: lets the data plane run up to the next control event, and serves what it comes back for."""
+        yield self.env.timeout(0)  # the fleet that the day starts with comes first
+        while True:
+            until_s = min(self.env.peek(), self.horizon.traffic_ends_at_s + self.horizon.max_drain_s)
+            reason = self.plane.run_until(until_s)
+            clock = self.plane.fleet.clock[0]
+            if clock.now_s > self.env.now:
+                yield self.env.timeout(clock.now_s - self.env.now)
+            if reason == NEEDS_ARRIVALS:
+                self.move_window()
+            elif reason == DRAINED:
+                self.tell_drained(int(clock.drained))
+            elif reason == ENDED:
+                yield self.env.timeout(max(0.0, self.horizon.traffic_ends_at_s - self.env.now))
+                return
+            elif self.env.now >= self.horizon.traffic_ends_at_s + self.horizon.max_drain_s:
+                self.is_cut_short = True
+                return
+            else:
+                yield self.env.timeout(0)  # the control event at this very time goes first
+
+    def move_window(self) -> None:
+        """Writes the requests that have ended and lets the next ones in."""
+        for first_id, rows in self.plane.take_ended():
+            self.write(first_id, rows)
+        self.progress(self.env.now, int(self.plane.fleet.clock[0].num_ended))
+        self.plane.load(next(self.arrivals, ()))
+
+    def tell_drained(self, slot: int) -> None:
+        """Tells a draining machine that it has served its last request."""
+        for pool in self.pools:
+            if slot in pool.draining and not pool.draining[slot].triggered:
+                pool.draining[slot].succeed()
+
+    def watch(self) -> Generator[Any, Any, None]:
+        """The timeline: at the end of every interval, what each pool shows, and a recount of the engines' sums."""
+        while True:
+            yield self.env.timeout(self.horizon.timeline_interval_s)
+            self.write_interval()
+
+    def write_interval(self) -> None:
+        """Writes the gauges of the interval that ends now."""
+        self.audit.look(self.plane.fleet, self.plane.recounts())
+        self.sink.write_interval([self.gauges(pool, self.interval_started_at_s) for pool in self.pools])
+        self.interval_started_at_s = float(self.env.now)
+
+    def close_books(self) -> None:
+        """Ends the run: the last interval, the machines still held, the requests still in flight, and the audit."""
+        if self.env.now > self.interval_started_at_s:
+            self.write_interval()
+        for pool in self.pools:
+            pool.end()
+        self.plane.halt()
+        for first_id, rows in self.plane.take_ended(everything=True):
+            self.write(first_id, rows)
+        self.audit.close(self.plane.fleet, self.env.now)
+
+    def gauges(self, pool: Pool, started_at_s: float) -> dict[str, Any]:
+        """Returns one pool's row of the timeline."""
+        view, spec = pool.view(), pool.spec
+        gpu_hours = pool.take_bill() / 3600
+        return {
+            "pool": spec.name,
+            "start_s": started_at_s,
+            "end_s": self.env.now,
+            "num_ready": view.num_ready,
+            "num_starting": view.num_starting,
+            "num_draining": view.num_draining,
+            "desired": pool.desired,
+            "num_waiting": view.num_waiting,
+            "num_running": view.num_running,
+            "kv_cache_usage": view.kv_cache_usage,
+            "gpu_hours": gpu_hours,
+            "dollars": gpu_hours * spec.price_per_gpu_hour,
+            "capacity_per_s": view.num_ready * spec.replica_requests_per_s,
+        }
+
+    def write(self, first_id: int, rows: Any) -> None:
+        """Passes ended requests on to the results, and through the audit."""
+        self.audit.count(rows)
+        self.sink.write_requests(first_id, rows)

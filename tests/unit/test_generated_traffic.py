@@ -1,0 +1,193 @@
+"""Generated traffic: what users of other generators met, and what each setting does."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from traces import KINDS, Traffic
+
+LENGTHS = {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 10}}
+
+
+def traffic(kind: str, **settings: Any) -> Traffic:
+    return KINDS[kind](**{"lengths": LENGTHS, **settings})
+
+
+def arrivals(source: Traffic, seed: int = 1) -> Any:
+    return np.concatenate(list(source.stream(seed).chunks()))
+
+
+@pytest.mark.parametrize("kind", ["poisson", "constant"])
+@pytest.mark.parametrize("rate_per_s", [0.0, -1.0, float("inf"), float("nan")])
+def test_w01_rate_0_is_refused_and_does_not_loop(kind: str, rate_per_s: float) -> None:
+    with pytest.raises(ValidationError, match="rate_per_s"):
+        traffic(kind, rate_per_s=rate_per_s, duration_s=10.0)
+
+
+def test_w01_trough_of_0_is_a_night_without_arrivals() -> None:
+    day = traffic("diurnal", peak_per_s=1.0, trough_per_s=0.0, shape="square", peak_hour=14)
+    hours = arrivals(day)["arrived_at_s"] / 3600
+    assert ((hours >= 8) & (hours < 20)).all()
+    assert len(hours) == pytest.approx(12 * 3600, abs=4 * (12 * 3600) ** 0.5)
+
+
+def test_w02_no_burst_at_all_gives_even_gaps() -> None:
+    at_s = arrivals(traffic("gamma", rate_per_s=10.0, cv=0.0, duration_s=100.0))["arrived_at_s"]
+    np.testing.assert_allclose(at_s, 0.1 * np.arange(1000), atol=1e-9)
+
+
+@pytest.mark.parametrize("cv", [float("inf"), float("nan"), -1.0])
+def test_w02_endless_burst_is_refused(cv: float) -> None:
+    with pytest.raises(ValidationError, match="cv"):
+        traffic("gamma", rate_per_s=10.0, cv=cv, duration_s=100.0)
+
+
+def test_w03_ten_thousand_requests_hold_their_rate() -> None:
+    at_s = arrivals(traffic("poisson", rate_per_s=200.0, duration_s=1000.0, limit=10_000))["arrived_at_s"]
+    assert len(at_s) == 10_000
+    assert 10_000 / at_s[-1] == pytest.approx(200.0, rel=3 / 100)
+
+
+def test_w03_evenly_spaced_requests_do_not_drift() -> None:
+    at_s = arrivals(traffic("constant", rate_per_s=200.0, duration_s=50_000.0))["arrived_at_s"]
+    assert len(at_s) == 10_000_000
+    np.testing.assert_allclose(at_s[-1000:], np.arange(10_000_000 - 1000, 10_000_000) / 200, rtol=1e-14)
+
+
+def test_w05_slow_traffic_is_not_lost_between_windows() -> None:
+    # 1440 windows of 60 s, one factor each, at 0.01 requests/s: 864 requests, in windows that mostly hold none.
+    day = traffic("diurnal", peak_per_s=0.01, trough_per_s=0.01, noise=1e-9, noise_interval_s=60.0)
+    assert len(arrivals(day)) == pytest.approx(864, abs=4 * 864**0.5)
+
+
+def test_w05_short_traffic_is_empty_as_often_as_it_should_be() -> None:
+    short = traffic("poisson", rate_per_s=0.5, duration_s=1.0)
+    num_empty = sum(not list(short.stream(seed).chunks()) for seed in range(400))
+    p = float(np.exp(-0.5))
+    assert num_empty == pytest.approx(400 * p, abs=4 * (400 * p * (1 - p)) ** 0.5)
+
+
+def test_w09_rates_below_one_are_rates() -> None:
+    found = [len(arrivals(traffic("poisson", rate_per_s=0.425 * i / 10, duration_s=1e5))) for i in range(1, 11)]
+    expected = 0.425e5 * np.arange(1, 11) / 10
+    assert (np.abs(found - expected) <= 4 * expected**0.5).all()
+
+
+def test_w12_same_seed_same_requests_and_another_seed_others() -> None:
+    day = traffic("diurnal", peak_per_s=1.0, trough_per_s=0.1, noise=0.3, duration_s=7200.0)
+    assert arrivals(day, 7).tobytes() == arrivals(day, 7).tobytes()
+    assert arrivals(day, 7).tobytes() != arrivals(day, 8).tobytes()
+
+
+def test_lengths_do_not_move_the_arrivals_and_rates_do_not_move_the_lengths() -> None:
+    long = {"prompt": {"kind": "lognormal", "mean": 900.0, "p99": 5000.0}, "output": LENGTHS["output"]}
+    short = {"prompt": {"kind": "uniform", "low": 1, "high": 9}, "output": LENGTHS["output"]}
+    slow = arrivals(traffic("poisson", rate_per_s=1.0, duration_s=500.0, lengths=long))
+    other = arrivals(traffic("poisson", rate_per_s=1.0, duration_s=500.0, lengths=short))
+    fast = arrivals(traffic("poisson", rate_per_s=2.0, duration_s=500.0, lengths=long))
+    np.testing.assert_array_equal(slow["arrived_at_s"], other["arrived_at_s"])
+    np.testing.assert_array_equal(slow["num_prompt_tokens"], fast["num_prompt_tokens"][: len(slow)])
+
+
+def test_weekend_is_quieter_from_the_weekday_that_time_starts_on() -> None:
+    week = traffic(
+        "diurnal",
+        peak_per_s=0.2,
+        trough_per_s=0.1,
+        weekend_factor=0.25,
+        first_weekday="friday",
+        duration_s=4 * 86_400.0,
+    )
+    by_day = np.bincount((arrivals(week)["arrived_at_s"] // 86_400).astype(int))
+    expected = 0.15 * 86_400 * np.array([1, 0.25, 0.25, 1])
+    assert (np.abs(by_day - expected) <= 4 * expected**0.5).all()
+    assert week.mean_rate_per_s(86_400, 2 * 86_400) == pytest.approx(0.15 * 0.25)
+
+
+def test_flash_crowd_adds_its_own_requests_at_its_own_time() -> None:
+    crowd = {"at_s": 3000.0, "height_per_s": 20.0, "width_s": 600.0}
+    day = traffic("diurnal", peak_per_s=1.0, trough_per_s=1.0, duration_s=6000.0, flash_crowds=[crowd])
+    at_s = arrivals(day)["arrived_at_s"]
+    during = np.count_nonzero(np.abs(at_s - 3000) < 300)
+    assert during == pytest.approx(600 + 6000, abs=4 * 6600**0.5)
+    assert len(at_s) - during == pytest.approx(5400, abs=4 * 5400**0.5)
+    assert day.mean_rate_per_s(2700, 3300) == pytest.approx(11.0)
+
+
+def test_noise_has_mean_one_and_stays_hidden_from_the_known_rate() -> None:
+    settings = {"peak_per_s": 1.0, "trough_per_s": 1.0, "duration_s": 86_400.0, "noise_interval_s": 300.0}
+    noisy, plain = traffic("diurnal", noise=0.5, **settings), traffic("diurnal", **settings)
+    assert noisy.mean_rate_per_s(0, 3600) == plain.mean_rate_per_s(0, 3600)
+    at_s = np.concatenate([arrivals(noisy, seed)["arrived_at_s"] for seed in range(20)])
+    variance_of_factor = np.exp(0.5**2) - 1
+    standard_error = (20 * 288 * 300**2 * variance_of_factor + 20 * 86_400) ** 0.5
+    assert len(at_s) == pytest.approx(20 * 86_400, abs=4 * standard_error)
+    counts = np.bincount((arrivals(noisy, 0)["arrived_at_s"] // 300).astype(int))
+    assert counts.var() / counts.mean() > 20  # 1 + 300 * variance_of_factor = 86 expected; 1 without noise
+
+
+def test_rate_scale_multiplies_rates() -> None:
+    day = traffic("diurnal", peak_per_s=2.0, trough_per_s=1.0, rate_scale=10.0, duration_s=1000.0)
+    plain = traffic("diurnal", peak_per_s=2.0, trough_per_s=1.0, duration_s=1000.0)
+    assert day.mean_rate_per_s(0, 1000) == pytest.approx(10 * plain.mean_rate_per_s(0, 1000))
+
+
+def test_limit_stops_early_and_counts_only_what_came() -> None:
+    stream = traffic("poisson", rate_per_s=100.0, duration_s=1e6, limit=1234).stream(1, chunk_rows=500)
+    assert [len(rows) for rows in stream.chunks()] == [500, 500, 234]
+    assert stream.counts == {"read": 1234, "kept": 1234}
+
+
+def test_limit_takes_the_first_of_the_same_requests() -> None:
+    all_of_them = arrivals(traffic("gamma", cv=2.0, rate_per_s=100.0, duration_s=100.0))
+    some = arrivals(traffic("gamma", cv=2.0, rate_per_s=100.0, duration_s=100.0, limit=321))
+    np.testing.assert_array_equal(some, all_of_them[:321])
+
+
+def test_nothing_is_known_or_arrives_outside_the_duration() -> None:
+    day = traffic("poisson", rate_per_s=3.0, duration_s=100.0)
+    assert day.mean_rate_per_s(90.0, 110.0) == pytest.approx(1.5)
+    assert day.mean_rate_per_s(100.0, 200.0) == 0.0
+    assert day.mean_rate_per_s(50.0, 50.0) == 3.0
+    assert day.ends_at_s == 100.0
+
+
+def test_classes_are_named_and_their_means_weighted_by_share() -> None:
+    classes = [{"name": "a", "share": 3, "lengths": LENGTHS}, {"name": "b", "share": 1, "lengths": LENGTHS | {
+        "prompt": {"kind": "fixed", "tokens": 500}}}]
+    mixed = KINDS["poisson"](rate_per_s=1.0, duration_s=10.0, classes=classes)
+    assert mixed.class_names == ("a", "b")
+    assert mixed.mean_prompt_tokens == 200.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"peak_per_s": 1.0, "trough_per_s": 2.0}, "trough_per_s 2 is above peak_per_s 1"),
+        ({"peak_per_s": 1.0, "trough_per_s": 0.0, "lengths": None}, "give either `lengths` or `classes`"),
+        ({"peak_per_s": 1.0, "trough_per_s": 0.0, "peak_hour": 24}, "peak_hour"),
+        ({"peak_per_s": 1.0, "trough_per_s": 0.0, "peak_per_minute": 3}, "peak_per_minute"),
+        (
+            {
+                "peak_per_s": 1.0,
+                "trough_per_s": 0.0,
+                "flash_crowds": [{"at_s": 1e5, "height_per_s": 1.0, "width_s": 1.0}],
+            },
+            r"flash_crowds\[0\].at_s 100000 is not before duration_s 86400",
+        ),
+        (
+            {
+                "peak_per_s": 1.0,
+                "trough_per_s": 0.0,
+                "lengths": None,
+                "classes": [{"name": "a", "share": 1, "lengths": LENGTHS}] * 2,
+            },
+            "classes share a name; given: a, a",
+        ),
+    ],
+)
+def test_impossible_day_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        traffic("diurnal", **settings)

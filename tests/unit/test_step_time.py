@@ -1,0 +1,71 @@
+"""The arithmetic of one step, by hand; run uncompiled as well."""
+
+from typing import Any
+
+import pytest
+
+from replicas import step_time as module
+from sim.records import BATCH, ENGINE, records
+
+
+def a_batch(tokens: int = 10, attended: float = 100.0, kv: int = 50, requests: int = 4) -> Any:
+    batch = records(BATCH, 1)[0]
+    batch.num_tokens, batch.attended_tokens, batch.kv_tokens, batch.num_requests = tokens, attended, kv, requests
+    return batch
+
+
+def an_engine(**fields: float) -> Any:
+    engine = records(ENGINE, 1)
+    given = {
+        "flops_per_token": 2.0,
+        "flops_per_attended_token": 0.5,
+        "flops_per_s": 1.0,
+        "dense_weight_bytes": 30.0,
+        "kv_bytes_per_token": 1.0,
+        "bytes_per_s": 2.0,
+        **fields,
+    }
+    for name, value in given.items():
+        engine[name] = value
+    return engine[0]
+
+
+def python(function: Any) -> Any:
+    return getattr(function, "py_func", function)
+
+
+@pytest.fixture(params=["compiled", "python"])
+def step_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "compiled":
+        return module.step_time
+    monkeypatch.setattr(module, "weight_bytes_read", python(module.weight_bytes_read))
+    return python(module.step_time)
+
+
+def test_slower_of_arithmetic_and_memory(step_time: Any) -> None:
+    assert step_time(a_batch(), an_engine()) == 10 * 2 + 100 * 0.5  # 70 s of arithmetic, (30 + 50) / 2 s of reading
+    assert step_time(a_batch(), an_engine(bytes_per_s=1.0)) == 80
+
+
+def test_links_and_overhead_are_added(step_time: Any) -> None:
+    assert step_time(a_batch(), an_engine(comm_s=3.0, comm_s_per_token=0.5, overhead_s=2.0)) == 70 + 3 + 5 + 2
+
+
+def test_cpu_is_added_or_hidden_behind_the_gpu(step_time: Any) -> None:
+    cpu = {"cpu_s": 10.0, "cpu_s_per_request": 5.0}
+    assert step_time(a_batch(), an_engine(**cpu)) == 70 + 30
+    assert step_time(a_batch(), an_engine(**cpu, async_scheduling=1)) == 70
+    assert step_time(a_batch(requests=20), an_engine(**cpu, async_scheduling=1)) == 110
+
+
+def test_a_step_reads_the_experts_that_its_tokens_hit(step_time: Any) -> None:
+    """Two of eight experts a token: 1, 3 and very many tokens touch 1/4, 1 - (3/4)^3 and all of 64 bytes."""
+    engine = an_engine(expert_weight_bytes=64.0, expert_hit_share=0.25, flops_per_token=0.0, flops_per_attended_token=0.0)
+    for tokens, touched in ((1, 16), (3, 64 * (1 - 0.75**3)), (1000, 64)):
+        assert step_time(a_batch(tokens, 0.0, 0), engine) == pytest.approx((30 + touched) / 2)
+
+
+def test_scaling_every_rate_scales_every_step(step_time: Any) -> None:
+    slow = an_engine(comm_s=4.0, overhead_s=2.0, cpu_s=8.0)
+    fast = an_engine(flops_per_s=2.0, bytes_per_s=4.0, comm_s=2.0, overhead_s=1.0, cpu_s=4.0)
+    assert step_time(a_batch(), slow) == 2 * step_time(a_batch(), fast)

@@ -1,0 +1,27 @@
+"""Names of classes that turn up in a file."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+
+class Labels:
+    """Numbers labels in the order in which they first appear, so that two passes over a file agree."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def ids(self, column: Any) -> NDArray[np.int64]:
+        """Returns the number of each cell's label, an empty cell's being that of `default`."""
+        text = pc.fill_null(pc.cast(column, pa.string()), "default")
+        encoded = pc.dictionary_encode(text)
+        here = [self._ids.setdefault(label, len(self._ids)) for label in encoded.dictionary.to_pylist()]
+        return np.array(here, np.int64)[encoded.indices.to_numpy()] if here else np.empty(0, np.int64)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels met so far, by number; `default` alone when there are none."""
+        return tuple(self._ids) or ("default",)

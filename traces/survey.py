@@ -1,0 +1,54 @@
+"""What a recorded file holds, found in one pass before the run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.traffic import Arrivals
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Totals of a file's requests, and how many came by each whole second. Eight bytes a second, whatever the rows."""
+
+    num_requests: int
+    last_at_s: float
+    mean_prompt_tokens: float
+    mean_output_tokens: float
+    arrived_by_second: NDArray[np.float64]  # [i]: requests in [0, i) seconds; ends with all of them
+
+    def arrived_by(self, at_s: float) -> float:
+        """Returns the requests in [0, at_s): exact at whole seconds and from the last one on, in proportion in between."""
+        if at_s >= self.last_at_s:
+            return float(self.num_requests)
+        edges_s = np.arange(len(self.arrived_by_second), dtype=np.float64)
+        edges_s[-1] = np.nextafter(self.last_at_s, np.inf)
+        return float(np.interp(at_s, edges_s, self.arrived_by_second))
+
+
+def survey(chunks: Iterator[Arrivals]) -> Survey:
+    """Reads all arrivals, times in the file's own seconds, and sums them up."""
+    num_requests, last_at_s, prompt_tokens, output_tokens = 0, 0.0, 0, 0
+    per_second = np.zeros(1, np.int64)
+    for rows in chunks:
+        if len(rows) == 0:
+            continue
+        num_requests += len(rows)
+        last_at_s = float(rows["arrived_at_s"][-1])
+        prompt_tokens += int(rows["num_prompt_tokens"].sum())
+        output_tokens += int(rows["num_output_tokens"].sum())
+        if last_at_s >= len(per_second):
+            per_second = np.concatenate([per_second, np.zeros(int(last_at_s) + 1, np.int64)])  # at least doubles: O(n)
+        first_second = int(rows["arrived_at_s"][0])
+        added = np.bincount(rows["arrived_at_s"].astype(np.int64) - first_second)
+        per_second[first_second : first_second + len(added)] += added
+    by_second = np.concatenate([[0], np.cumsum(per_second[: int(last_at_s) + 1])]).astype(np.float64)
+    return Survey(
+        num_requests,
+        last_at_s,
+        prompt_tokens / max(num_requests, 1),
+        output_tokens / max(num_requests, 1),
+        by_second,
+    )

@@ -1,0 +1,115 @@
+"""What every kind of traffic offers: a seeded stream of arrivals, and what is known of it before it runs."""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sim.params import Params
+
+Arrivals = NDArray[Any]
+"""Rows of `sim.records.ARRIVAL`, sorted by `arrived_at_s`."""
+
+CHUNK_ROWS = 131_072
+"""Arrivals made at a time: large enough for NumPy, small enough for a core's cache. No result depends on it."""
+
+
+def count(counts: Counter[str], reason: str, num_rows: int) -> None:
+    """Adds to a reason's count, which appears once there is something to count."""
+    if num_rows:
+        counts[reason] += num_rows
+
+
+@dataclass(frozen=True)
+class TrafficStream:
+    """One pass over the arrivals of one seed.
+
+    `counts` fills up as the chunks are taken. When they are used up,
+    `read + copied = kept + every dropped_<reason>`; a `clipped_<reason>` counts rows that were changed and kept.
+    """
+
+    arrivals: Iterator[Arrivals]
+    counts: Counter[str]
+
+    def chunks(self) -> Iterator[Arrivals]:
+        """Yields ARRIVAL rows, sorted, at most a chunk at a time; can be taken once."""
+        return self.arrivals
+
+
+class Traffic(Params):
+    """Who arrives when, with how many prompt and output tokens; a new kind fills in the abstract members.
+
+    Times count from 0. The same seed gives the same arrivals in any process, whatever the size of the chunks.
+    """
+
+    limit: int | None = Field(default=None, ge=1, description="Stop after this many requests; null takes all.")
+
+    @abstractmethod
+    def arrivals(self, seed: int, counts: Counter[str], chunk_rows: int) -> Iterator[Arrivals]:
+        """Yields sorted arrivals in chunks of any size, and counts what it reads and drops. `stream` cuts at the limit."""
+
+    @abstractmethod
+    def mean_rate_per_s(self, start_s: float, end_s: float) -> float:
+        """Returns the expected mean arrival rate over [start_s, end_s), in requests/s, `limit` aside.
+
+        Generated traffic knows it exactly, before any noise is drawn; recorded traffic counts its file. Only a policy
+        that declares itself an oracle may be shown it.
+        """
+
+    @property
+    @abstractmethod
+    def ends_at_s(self) -> float:
+        """The instant after which nothing arrives; `limit` can end it earlier."""
+
+    @property
+    @abstractmethod
+    def mean_prompt_tokens(self) -> float:
+        """Expected prompt tokens of a request, caps included."""
+
+    @property
+    @abstractmethod
+    def mean_output_tokens(self) -> float:
+        """Expected output tokens of a request, caps included."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the request classes; a row's `class_id` is an index into it."""
+        return ("default",)
+
+    def stream(self, seed: int, chunk_rows: int = CHUNK_ROWS) -> TrafficStream:
+        """Returns one pass over the arrivals of this seed."""
+        counts: Counter[str] = Counter(read=0, kept=0)
+        return TrafficStream(self._cut(self.arrivals(seed, counts, chunk_rows), counts, chunk_rows), counts)
+
+    def _cut(self, chunks: Iterator[Arrivals], counts: Counter[str], chunk_rows: int) -> Iterator[Arrivals]:
+        for rows in chunks:
+            room = len(rows) if self.limit is None else self.limit - counts["kept"]
+            if len(rows) > room:
+                count(counts, "dropped_over_limit", len(rows) - room)
+                rows = rows[:room]
+            for first in range(0, len(rows), chunk_rows):
+                piece = rows[first : first + chunk_rows]
+                counts["kept"] += len(piece)
+                yield piece
+            if counts["kept"] == self.limit:
+                return
+
+    def describe(self) -> str:
+        """Returns one line for a person: how many requests are expected, over how long, and how large.
+
+        >>> from traces import KINDS
+        >>> lengths = {"prompt": {"kind": "fixed", "tokens": 2000}, "output": {"kind": "fixed", "tokens": 400}}
+        >>> KINDS["poisson"](rate_per_s=50, duration_s=3600, lengths=lengths).describe()
+        '180,000 requests expected over 3,600 s (50 requests/s), of 2,000 prompt and 400 output tokens on average'
+        """
+        rate_per_s = self.mean_rate_per_s(0.0, self.ends_at_s) if self.ends_at_s > 0 else 0.0
+        num_requests = round(rate_per_s * self.ends_at_s)
+        limit = "" if self.limit is None else f", cut after {self.limit:,}"
+        return (
+            f"{num_requests:,} requests expected over {self.ends_at_s:,.6g} s ({rate_per_s:.4g} requests/s){limit}, of "
+            f"{self.mean_prompt_tokens:,.0f} prompt and {self.mean_output_tokens:,.0f} output tokens on average"
+        )
