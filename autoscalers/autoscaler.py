@@ -14,6 +14,10 @@ KnownRate = Callable[[float, float], float]
 """(start_s, end_s) -> the mean arrival rate per second that the traffic will have then. For oracles only."""
 
 
+MAX_MACHINES = 1024
+"""Room made for a pool that has no bound of its own; a bound above it is honoured."""
+
+
 class Wanted(NamedTuple):
     """A policy's raw answer: replicas ready or starting (draining ones never count), before any limit."""
 
@@ -46,7 +50,7 @@ class Autoscaler(Params):
     max_replicas: int | None = Field(
         default=64,
         ge=1,
-        description="Most replicas at any instant, ready, starting and still draining ones together; null = no bound. "
+        description="Most replicas at any instant, ready, starting and still draining ones together; null = 1,024. "
         "Where draining ones leave less than min_replicas, min_replicas holds.",
     )
     initial_replicas: int | None = Field(
@@ -97,6 +101,11 @@ class Autoscaler(Params):
         """Returns the number nearest to `number` that the bounds allow, with nothing draining."""
         most = number if self.max_replicas is None else min(number, self.max_replicas)
         return max(self.min_replicas, most)
+
+    @property
+    def max_machines(self) -> int:
+        """The most machines that can exist at one time: what the simulation makes room for."""
+        return MAX_MACHINES if self.max_replicas is None else self.max_replicas
 
     @property
     def is_oracle(self) -> bool:

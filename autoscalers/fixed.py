@@ -19,7 +19,7 @@ class Fixed(Autoscaler):
 
     replicas: int = Field(ge=0, description="Replicas to keep.")
     min_replicas: int = Field(default=0, ge=0, description="Fewest replicas ready or starting.")
-    max_replicas: int | None = Field(default=None, ge=1, description="Most replicas at any instant; null = no bound.")
+    max_replicas: int | None = Field(default=None, ge=1, description="Most replicas at any instant; null = `replicas`.")
     scale_down_tolerance: float = Field(
         default=0.0, ge=0, lt=1, description="Shrinking by no more than this share is left undone (hysteresis)."
     )
@@ -31,6 +31,11 @@ class Fixed(Autoscaler):
     def _check_replicas(self) -> Self:
         self.check_within_bounds("replicas", self.replicas)
         return self
+
+    @property
+    def max_machines(self) -> int:
+        """As many as are kept."""
+        return max(1, self.replicas)
 
     def policy(self, known_rate: KnownRate | None, seed: int) -> Policy:
         """Returns a policy without memory."""

@@ -21,6 +21,7 @@ from experiments.timeline import ALL
 MAX_RUNS = 4
 """Runs that fit side by side."""
 
+_Array = np.ndarray[Any, Any]
 _MAX_POINTS = 300
 _INK, _FAINT, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
 _DEMAND, _CAPACITY, _SHORTAGE, _TARGET = "#1f2933", "#2f7ed8", "#d64545", "#d64545"
@@ -37,7 +38,7 @@ class _Day:
     summary: dict[str, Any]
 
     @property
-    def edges(self) -> np.ndarray[Any, Any]:
+    def edges(self) -> _Array:
         """(n + 1,) bounds of the intervals in the chosen unit of time."""
         seconds = [*self.timeline["start_s"], self.timeline["end_s"].iloc[-1]]
         return np.asarray(seconds) / _unit(self.timeline)[0]
@@ -65,6 +66,7 @@ def day(folders: Sequence[Path], out: Path, labels: Sequence[str] | None = None)
         axes[2, column].set_xlabel(_unit(one.timeline)[1], color=_INK)
     axes[0, 0].set_ylabel("Requests/s", color=_INK)
     _finish_scales(axes, days)
+    figure.align_ylabels(axes[:, 0])
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=130, metadata={"Software": None})
     return out
@@ -91,12 +93,13 @@ def _unit(timeline: pd.DataFrame) -> tuple[float, str]:
 
 def _draw_capacity(axes: Axes, one: _Day) -> None:
     """Demand as a line, ready capacity as an area, and the shortage between them in red."""
-    edges, demand, capacity = _coarser(one)
-    top, ready = _held(demand), _held(capacity)
-    area = partial(axes.fill_between, edges, step="post", linewidth=0)
+    columns = one.timeline[["demand_per_s", "capacity_per_s"]].to_numpy(dtype=float, na_value=np.nan)
+    top, ready = np.vstack([columns, columns[-1:]]).T  # an area with steps wants the last value twice
+    area = partial(axes.fill_between, one.edges, step="post", linewidth=0)
     area(ready, color=_CAPACITY, alpha=0.14)
     area(0, 1, where=top > ready, color=_SHORTAGE, alpha=0.08, transform=axes.get_xaxis_transform())
     area(ready, top, where=top > ready, color=_SHORTAGE, alpha=0.75, label="shortage", zorder=3)
+    edges, (demand, capacity) = _coarser(one.edges, columns)
     axes.stairs(capacity, edges, color=_CAPACITY, linewidth=1.5, label="ready capacity", zorder=4, baseline=None)
     axes.stairs(demand, edges, color=_DEMAND, linewidth=1.1, label="demand", zorder=5, baseline=None)
     axes.set_title(one.label, loc="left", fontsize=14, fontweight="bold", color=_INK, pad=24)
@@ -104,14 +107,12 @@ def _draw_capacity(axes: Axes, one: _Day) -> None:
     _style(axes)
 
 
-def _coarser(one: _Day) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Edges, demand and capacity, averaged over neighbours until a line of them is no longer a blur."""
-    width = -(-len(one.timeline) // _MAX_POINTS)
-    starts = np.arange(0, len(one.timeline), width)
-    columns = one.timeline[["demand_per_s", "capacity_per_s"]].to_numpy(dtype=float, na_value=np.nan)
+def _coarser(edges: _Array, columns: _Array) -> tuple[_Array, _Array]:
+    """Edges and columns, averaged over neighbours until a line of them is no longer a blur."""
+    width = -(-len(columns) // _MAX_POINTS)
+    starts = np.arange(0, len(columns), width)
     sizes = np.diff([*starts, len(columns)])
-    demand, capacity = (np.add.reduceat(columns, starts) / sizes[:, None]).T
-    return one.edges[[*starts, -1]], demand, capacity
+    return edges[[*starts, -1]], (np.add.reduceat(columns, starts) / sizes[:, None]).T
 
 
 def _facts(one: _Day) -> str:
@@ -168,11 +169,6 @@ def _duration(seconds: float, _: object = None) -> str:
     return f"{seconds:,g} s" if seconds >= 1 else f"{seconds * 1000:,g} ms"
 
 
-def _held(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Values with the last one repeated, as an area with steps wants them."""
-    return np.append(values, values[-1])
-
-
 def _style(axes: Axes) -> None:
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -181,7 +177,7 @@ def _style(axes: Axes) -> None:
     axes.tick_params(colors=_FAINT, length=0, labelcolor=_INK)
 
 
-def _finish_scales(axes: np.ndarray[Any, Any], days: Sequence[_Day]) -> None:
+def _finish_scales(axes: _Array, days: Sequence[_Day]) -> None:
     """Legends once, zero at the bottom of the capacity row, round hours below."""
     axes[0, 0].set_ylim(0, axes[0, 0].get_ylim()[1] * 1.14)  # room for the legend
     unit = _unit(days[0].timeline)[1]

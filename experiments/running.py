@@ -17,6 +17,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from experiments.loading import RunConfig, load
+from experiments.provenance import source_hash
 from sim.errors import ConfigError
 
 
@@ -132,7 +133,8 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
         manifest = json.loads((folder / "manifest.json").read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(manifest, dict) and manifest.get("config_hash") == run.hash
+    is_same_code = manifest.get("code", {}).get("source_hash") == source_hash()
+    return is_same_code and manifest.get("config_hash") == run.hash
 
 
 def run_all(

@@ -40,7 +40,7 @@ class Machine:
     pool: str
     slot: int
     num_gpus: int
-    price_per_gpu_hour: float
+    price_per_gpu_hour: float | None
     requested_at_s: float
     provisioned_at_s: float | None = None
     image_pulled_at_s: float | None = None
@@ -61,7 +61,7 @@ class PoolSpec:
     first_slot: int
     max_replicas: int
     num_gpus: int
-    price_per_gpu_hour: float
+    price_per_gpu_hour: float | None
     interval_s: float
     stages: Callable[[], list[tuple[str, float]]]  # the stages of one cold start: column, seconds
     cold_start_s: float

@@ -33,6 +33,9 @@ class RunsRequests(Plane, Protocol):
 class Sink(Protocol):
     """Where results go while the run goes on."""
 
+    def add_machine(self, machine: int, pool: int) -> None:
+        """Learns which pool a machine belongs to, before the first request it served."""
+
     def write_requests(self, first_id: int, rows: Any) -> None:
         """Takes requests with consecutive ids that have ended."""
 
@@ -45,6 +48,7 @@ class Horizon:
     """When things are looked at and when they end, in seconds."""
 
     traffic_ends_at_s: float
+    ends_with_last_arrival: bool = False  # the traffic is cut after a number of requests
     timeline_interval_s: float = 60.0
     max_drain_s: float = 3600.0  # after the traffic's end; what is still in flight then stays so
 
@@ -66,6 +70,10 @@ class Simulation:
         self.machines: list[Machine] = []
         self.pools = [Pool(spec, index, self.env, plane, self.machines) for index, spec in enumerate(pools)]
         self.audit = Audit()
+        self.traffic_ends_at_s = horizon.traffic_ends_at_s
+        self.last_arrival_at_s = 0.0
+        self.names = [spec.name for spec in pools]
+        self.num_machines_told = 0
         self.interval_started_at_s = 0.0
         self.is_cut_short = False
 
@@ -82,7 +90,7 @@ class Simulation:
         """The main loop: lets the data plane run up to the next control event, and serves what it comes back for."""
         yield self.env.timeout(0)  # the fleet that the day starts with comes first
         while True:
-            until_s = min(self.env.peek(), self.horizon.traffic_ends_at_s + self.horizon.max_drain_s)
+            until_s = min(self.env.peek(), self.traffic_ends_at_s + self.horizon.max_drain_s)
             reason = self.plane.run_until(until_s)
             clock = self.plane.fleet.clock[0]
             if clock.now_s > self.env.now:
@@ -92,9 +100,9 @@ class Simulation:
             elif reason == DRAINED:
                 self.tell_drained(int(clock.drained))
             elif reason == ENDED:
-                yield self.env.timeout(max(0.0, self.horizon.traffic_ends_at_s - self.env.now))
+                yield self.env.timeout(max(0.0, self.traffic_ends_at_s - self.env.now))
                 return
-            elif self.env.now >= self.horizon.traffic_ends_at_s + self.horizon.max_drain_s:
+            elif self.env.now >= self.traffic_ends_at_s + self.horizon.max_drain_s:
                 self.is_cut_short = True
                 return
             else:
@@ -105,7 +113,12 @@ class Simulation:
         for first_id, rows in self.plane.take_ended():
             self.write(first_id, rows)
         self.progress(self.env.now, int(self.plane.fleet.clock[0].num_ended))
-        self.plane.load(next(self.arrivals, ()))
+        arrivals = next(self.arrivals, ())
+        self.plane.load(arrivals)
+        if len(arrivals):
+            self.last_arrival_at_s = float(arrivals[-1]["arrived_at_s"])
+        elif self.horizon.ends_with_last_arrival:
+            self.traffic_ends_at_s = self.last_arrival_at_s
 
     def tell_drained(self, slot: int) -> None:
         """Tells a draining machine that it has served its last request."""
@@ -152,11 +165,14 @@ class Simulation:
             "num_running": view.num_running,
             "kv_cache_usage": view.kv_cache_usage,
             "gpu_hours": gpu_hours,
-            "dollars": gpu_hours * spec.price_per_gpu_hour,
+            "dollars": None if spec.price_per_gpu_hour is None else gpu_hours * spec.price_per_gpu_hour,
             "capacity_per_s": view.num_ready * spec.replica_requests_per_s,
         }
 
     def write(self, first_id: int, rows: Any) -> None:
         """Passes ended requests on to the results, and through the audit."""
+        for machine in self.machines[self.num_machines_told :]:
+            self.sink.add_machine(machine.id, self.names.index(machine.pool))
+        self.num_machines_told = len(self.machines)
         self.audit.count(rows)
         self.sink.write_requests(first_id, rows)

@@ -1,0 +1,157 @@
+"""What a person reads at the end: runs side by side, what to know before trusting them, and where the picture is."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from experiments import plots
+from experiments.summary_table import METRICS
+from experiments.timeline import ALL
+
+Summary = dict[str, Any]
+_ABSENT = "-"
+
+
+def print_summary(folders: Sequence[Path]) -> None:
+    """Prints each experiment's runs side by side and draws its picture.
+
+    Args:
+        folders: result folders of finished runs; runs of one experiment stand together.
+    """
+    for root, ours in groupby(folders, key=experiment_folder):
+        runs = list(ours)
+        print(f"\n{root.name}\n")
+        print(table(runs))
+        for warning in warnings(runs):
+            print(f"! {warning}")
+        picture = plots.day(runs, root / "plots" / "day.png")
+        left_out = f" (the first {plots.MAX_RUNS} of {len(runs)} runs)" if len(runs) > plots.MAX_RUNS else ""
+        print(f"\ntables   {root}\npicture  {picture}{left_out}")
+
+
+def experiment_folder(folder: Path) -> Path:
+    """Returns where an experiment's results lie: the run's folder, or the one above when it is one run of several."""
+    config = folder / "config.yaml"
+    name = yaml.safe_load(config.read_text(encoding="utf-8"))["name"] if config.exists() else folder.name
+    return folder if folder.name == name else folder.parent
+
+
+def warnings(folders: Sequence[Path]) -> list[str]:
+    """Returns every run's warnings, with its name where there are several runs."""
+    found = [(folder.name, warning) for folder in folders for warning in _summary(folder)["warnings"]]
+    return [f"{name}: {warning}" if len(folders) > 1 else warning for name, warning in found]
+
+
+def table(folders: Sequence[Path], width: int | None = None) -> str:
+    """Returns the runs as plain text, one column each, as many beside each other as `width` characters hold.
+
+    A percentile with `>` before it is too low: requests that were not served are missing from it.
+    """
+    summaries = [_summary(folder) for folder in folders]
+    rows = [(label, [_safely(cell, run) for run in summaries]) for label, cell in _rows(summaries)]
+    replicas = [_replicas(folder) for folder in folders]
+    rows.append(("replicas ready, mean / most", replicas))
+    names = [folder.name for folder in folders]
+    label_width = max(len(label) for label, _ in rows)
+    widths = [max(len(name), *(len(cells[i]) for _, cells in rows)) for i, name in enumerate(names)]
+    blocks, start = [], 0
+    room = (width or shutil.get_terminal_size((120, 24)).columns) - label_width
+    while start < len(names):
+        stop, used = start, 0
+        while stop < len(names) and (stop == start or used + widths[stop] + 2 <= room):
+            used += widths[stop] + 2
+            stop += 1
+        blocks.append(_block(label_width, names, rows, widths, range(start, stop)))
+        start = stop
+    return "\n\n".join(blocks)
+
+
+def _block(
+    label_width: int, names: list[str], rows: list[tuple[str, list[str]]], widths: list[int], columns: range
+) -> str:
+    lines = [("", names), *rows]
+    return "\n".join(
+        (f"{label:<{label_width}}" + "".join(f"  {cells[i]:>{widths[i]}}" for i in columns)).rstrip()
+        for label, cells in lines
+    )
+
+
+def _summary(folder: Path) -> Summary:
+    summary: Summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return summary
+
+
+def _rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summary], str]]]:
+    """Labels, and how to fill the cell of a run."""
+    yield "requests arrived", lambda run: f"{run['all']['requests']['arrived']:,}"
+    yield "  finished", lambda run: f"{run['all']['requests']['finished']:,}"
+    for status in ("rejected", "timed_out", "failed", "in_flight"):
+        if any(run["all"]["requests"][status] for run in summaries):
+            yield f"  {status.replace('_', ' ')}", lambda run, s=status: f"{run['all']['requests'][s]:,}"  # type: ignore[misc]
+    yield "requests/s finished", lambda run: f"{run['all']['requests_per_s']:,.2f}"
+    yield "output tokens/s", lambda run: f"{run['all']['output_tokens_per_s']:,.0f}"
+    for metric, label in METRICS.items():
+        for percentile in ("p50", "p99"):
+            yield f"{label} {percentile}, ms", lambda run, m=metric, p=percentile: _latency(run["all"][m], p)  # type: ignore[misc]
+        yield "  of n", lambda run, m=metric: f"{run['all'][m]['n']:,}"  # type: ignore[misc]
+    yield from _target_rows(summaries)
+    yield "preemptions", lambda run: f"{run['all']['num_preemptions']:,}"
+    yield "GPU-hours", lambda run: f"{run['all']['cost']['gpu_hours']:,.1f}"
+    yield "dollars", lambda run: f"${run['all']['cost']['dollars']:,.2f}"
+    yield "$ per 1M output tokens", lambda run: f"${run['all']['cost']['dollars_per_1m_output_tokens']:,.3f}"
+    yield "$ per 1M tokens in and out", lambda run: f"${run['all']['cost']['dollars_per_1m_total_tokens']:,.3f}"
+
+
+def _target_rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summary], str]]]:
+    """One row for each target that any run has, and what they come to together."""
+    keys = {_target_key(target): None for run in summaries for target in run["targets"]}
+    for key in keys:
+        yield _target_label(key), lambda run, k=key: _verdict(run, k)  # type: ignore[misc]
+    if keys:
+        yield "requests within targets", lambda run: f"{run['all']['attainment']:.2%}"
+        yield "goodput, requests/s", lambda run: f"{run['all']['goodput_per_s']:,.2f}"
+
+
+def _target_key(target: Summary) -> tuple[str, str, str, float]:
+    return target["scope"], target["metric"], target["percentile"], target["limit_s"]
+
+
+def _target_label(key: tuple[str, str, str, float]) -> str:
+    scope, metric, percentile, limit_s = key
+    return f"{'' if scope == ALL else scope + ': '}{METRICS[metric]} {percentile} <= {limit_s * 1000:,g} ms"
+
+
+def _verdict(run: Summary, key: tuple[str, str, str, float]) -> str:
+    for target in run["targets"]:
+        if _target_key(target) == key and target["met"] is not None:
+            value = "never" if target["value_s"] is None else f"{target['value_s'] * 1000:,.1f}"
+            return f"{value} {'ok' if target['met'] else 'MISSED'}"
+    return _ABSENT
+
+
+def _latency(metric: Summary, percentile: str) -> str:
+    return f"{'>' if metric['missing'] else ''}{metric[percentile] * 1000:,.1f}"
+
+
+def _safely(cell: Callable[[Summary], str], run: Summary) -> str:
+    """A cell, or a dash where the value does not exist."""
+    try:
+        return cell(run)
+    except TypeError:  # null * 1000, or null in a number's format
+        return _ABSENT
+
+
+def _replicas(folder: Path) -> str:
+    timeline = pd.read_parquet(folder / "timeline.parquet", columns=["pool", "start_s", "end_s", "num_ready"])
+    whole = timeline[timeline["pool"] == ALL].dropna()
+    if whole.empty:
+        return _ABSENT
+    lengths_s = whole["end_s"] - whole["start_s"]
+    mean = float((whole["num_ready"] * lengths_s).sum() / lengths_s.sum())
+    return f"{mean:.1f} / {whole['num_ready'].max():.0f}"

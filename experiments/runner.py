@@ -1,0 +1,183 @@
+"""Runs one simulation from its config to a whole result folder."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import simpy
+from tqdm import tqdm
+
+from experiments import provenance
+from experiments.loading import RunConfig
+from experiments.results import PoolInfo, RunWriter
+from experiments.tables import write_json
+from experiments.wiring import Wiring
+from sim.invariants import check
+from sim.records import Fleet
+
+
+def run_one(run: RunConfig, folder: Path, progress: bool = False) -> None:
+    """Simulates `run` and leaves its results in `folder`, which is replaced as a whole or not at all.
+
+    Args:
+        run: the resolved config.
+        folder: where the results go.
+        progress: shows simulated time, requests/s and the time left, on stderr.
+
+    Raises:
+        ConfigError: a router chose no candidate.
+        TraceError: the traffic file is wrong.
+        InvariantError: our mistake; nothing is left behind.
+    """
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        _simulate(run, partial, progress)
+        _replace(folder, partial)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _replace(folder: Path, partial: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
+
+
+def _simulate(run: RunConfig, folder: Path, progress: bool) -> None:
+    started = time.perf_counter()
+    experiment = run.experiment
+    (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
+    measure = experiment.measure
+    writer = RunWriter(
+        folder,
+        pools=[PoolInfo(pool.name) for pool in experiment.pools],
+        classes=experiment.traffic.class_names,
+        slo=experiment.slo.model_dump(exclude_none=True),
+        timeline_interval_s=experiment.timeline_interval_s,
+        measure_start_s=measure.start_s,
+        measure_end_s=measure.end_s,
+    )
+    with _bar(run, progress) as tick:
+        wiring = Wiring(experiment, writer, tick)
+        simulation = wiring.simulation
+        gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
+        simulation.env.process(gaps.watch(simulation.env))
+        built = time.perf_counter()
+        ended_at_s = simulation.run()
+    num_looks = sum(
+        guard.num_looks
+        for guard, pool in zip(wiring.guards, experiment.pools, strict=True)
+        if not pool.autoscaler.is_oracle
+    )
+    invariants = check(
+        simulation.audit,
+        wiring.plane.fleet,
+        simulation.pools,
+        is_cut_short=simulation.is_cut_short,
+        num_undeclared_oracles=num_looks,
+    )
+    simulated = time.perf_counter()
+    itl_counts, itl_sums = gaps.taken(wiring.plane.fleet)
+    machines = [asdict(machine) for machine in simulation.machines]
+    totals = {"duration_s": ended_at_s, "itl_counts": itl_counts, "itl_sums": itl_sums, "warnings": _warnings(wiring)}
+    writer.finish(machines, totals)
+    wall_s = {
+        "build": built - started,
+        "simulate": simulated - built,
+        "summarise": time.perf_counter() - simulated,
+    }
+    write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s))
+
+
+class GapWindow:
+    """Cuts the gaps between tokens out that fall into the measured window."""
+
+    def __init__(self, fleet: Fleet, start_s: float, end_s: float | None) -> None:
+        self.counts, self.sums = fleet.itl_counts, fleet.itl_sums
+        self.start_s, self.end_s = start_s, end_s
+        self.before = (self.counts.copy(), self.sums.copy())
+        self.after: tuple[Any, Any] | None = None
+
+    def watch(self, env: simpy.Environment) -> Generator[Any, Any, None]:
+        """Notes the counts at both ends of the window; the largest gap starts anew at its beginning."""
+        if self.start_s > 0:
+            yield env.timeout(self.start_s)
+            self.before = (self.counts.copy(), self.sums.copy())
+            self.sums[:, 2] = 0.0
+        if self.end_s is not None:
+            yield env.timeout(self.end_s - env.now)
+            self.after = (self.counts.copy(), self.sums.copy())
+
+    def taken(self, fleet: Fleet) -> tuple[Any, Any]:
+        """Returns (num_pools, NUM_ITL_BINS) counts and (num_pools, 3) sum, sum of squares and maximum of the window."""
+        counts, sums = self.after or (fleet.itl_counts, fleet.itl_sums)
+        within = sums - self.before[1]
+        within[:, 2] = sums[:, 2]
+        return counts - self.before[0], within
+
+
+@contextlib.contextmanager
+def _bar(run: RunConfig, show: bool) -> Iterator[Callable[[float, int], None]]:
+    ends_at_s = run.experiment.traffic.ends_at_s
+    layout = "{desc}: {percentage:3.0f}% |{bar}| {n:,.0f}/{total:,.0f} simulated s, {postfix}, {remaining} left"
+    with tqdm(total=ends_at_s, desc=run.name, bar_format=layout, disable=not show) as bar:
+        started = time.perf_counter()
+
+        def tick(now_s: float, num_ended: int) -> None:
+            bar.set_postfix_str(f"{num_ended / max(1e-9, time.perf_counter() - started):,.0f} requests/s", refresh=False)
+            bar.update(min(now_s, ends_at_s) - bar.n)
+
+        yield tick
+
+
+def _warnings(wiring: Wiring) -> list[str]:
+    dropped = {name: n for name, n in wiring.traffic.counts.items() if n and name.startswith(("dropped", "clipped"))}
+    lines = [f"traffic: {n:,} rows {name.replace('_', ' ', 1).replace('_', ' ')}" for name, n in dropped.items()]
+    num_evicted = sum(machine.num_evicted for machine in wiring.simulation.machines)
+    if num_evicted:
+        lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
+    return lines
+
+
+def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
+    experiment, simulation = run.experiment, wiring.simulation
+    replicas = wiring.plane.fleet.replicas
+    return {
+        "name": run.name,
+        "config_hash": run.hash,
+        "axes": dict(run.axes),
+        "seed": run.seed,
+        "code": provenance.code(),
+        "packages": provenance.packages(),
+        "machine": provenance.machine(),
+        "counts": {
+            "traffic": dict(wiring.traffic.counts),
+            "requests": simulation.audit.num_requests,
+            "steps": int(replicas["num_steps"].sum()),
+            "tokens": simulation.audit.num_tokens,
+            "preemptions": int(replicas["num_preemptions"].sum()),
+            "machines": len(simulation.machines),
+        },
+        "is_cut_short": simulation.is_cut_short,
+        "invariants_checked": invariants,
+        "pools": {
+            pool.name: {
+                "is_oracle": pool.autoscaler.is_oracle,
+                "replica_capacity": asdict(wiring.capacities[index]),
+                "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
+                "scale_ups": wiring.controllers[index].num_scale_ups,
+                "scale_downs": wiring.controllers[index].num_scale_downs,
+                "reversals": wiring.controllers[index].num_reversals,
+                "dropped_answers": wiring.controllers[index].num_dropped_answers,
+            }
+            for index, pool in enumerate(experiment.pools)
+        },
+        "wall_s": wall_s,
+        "peak_memory_bytes": provenance.peak_memory_bytes(),
+    }

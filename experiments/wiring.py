@@ -1,0 +1,105 @@
+"""Builds a simulation from a config: the one place where concrete classes meet."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import routers
+from autoscalers import Controller
+from experiments.config import Experiment
+from experiments.config import Pool as PoolConfig
+from replicas.capacity import Capacity, capacity
+from replicas.plane import DataPlane
+from sim.metrics import NUM_ITL_BINS
+from sim.pool import PoolSpec
+from sim.randomness import stream
+from sim.records import ENGINE
+from sim.simulation import Horizon, Simulation, Sink
+from traces.traffic import TrafficStream
+
+CHUNK_ROWS = 1 << 15
+"""Arrivals let in at a time: their records and those in flight stay in the processor's cache."""
+
+KnownRate = Callable[[float, float], float]
+
+
+class Guarded:
+    """A traffic's rate law, with a count of who looked at it (invariant 10: none but a declared oracle may)."""
+
+    def __init__(self, known_rate: KnownRate) -> None:
+        self.known_rate = known_rate
+        self.num_looks = 0
+
+    def __call__(self, start_s: float, end_s: float) -> float:
+        """Returns the mean rate over [start_s, end_s], in requests/s."""
+        self.num_looks += 1
+        return self.known_rate(start_s, end_s)
+
+
+class Wiring:
+    """Everything that one run is made of, not yet run."""
+
+    def __init__(self, experiment: Experiment, sink: Sink, progress: Callable[[float, int], None]) -> None:
+        self.experiment = experiment
+        self.traffic: TrafficStream = experiment.traffic.stream(experiment.seed, CHUNK_ROWS)
+        self.engines = np.concatenate([pool.replicas.engine(pool.model, pool.gpu) for pool in experiment.pools])
+        self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
+        self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
+        self.controllers: list[Controller] = [
+            pool.autoscaler.start(guard, experiment.seed)
+            for pool, guard in zip(experiment.pools, self.guards, strict=True)
+        ]
+        self.plane = self.data_plane()
+        horizon = Horizon(
+            traffic_ends_at_s=experiment.traffic.ends_at_s,
+            ends_with_last_arrival=experiment.traffic.limit is not None,
+            timeline_interval_s=experiment.timeline_interval_s,
+            max_drain_s=experiment.max_drain_s,
+        )
+        pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
+        self.simulation = Simulation(self.plane, pools, self.traffic.chunks(), horizon, sink, progress)
+
+    def data_plane(self) -> DataPlane:
+        """Returns the empty replicas behind their router; a router in plain Python is asked at every request."""
+        experiment = self.experiment
+        num_slots = [pool.autoscaler.max_machines for pool in experiment.pools]
+        choose: Any = experiment.router.choose
+        state = routers.new_state(experiment.seed, sum(num_slots), experiment.router.options)
+        ask_python = None
+        if not routers.is_compiled(choose):
+            choose, ask_python = routers.KINDS["round_robin"].choose, choose
+        engines = self.engines.view(ENGINE, np.recarray)
+        return DataPlane(
+            engines, num_slots, NUM_ITL_BINS, experiment.router.scrape_interval_s, choose, state, ask_python
+        )
+
+    def capacity_of(self, index: int) -> Capacity:
+        """Returns what a replica of this pool sustains at the traffic's mean lengths within the TPOT target."""
+        traffic, targets = self.experiment.traffic, self.experiment.slo.tpot_s
+        tpot_s = min(targets.values()) if targets else None
+        return capacity(self.engines[index], traffic.mean_prompt_tokens, traffic.mean_output_tokens, tpot_s)
+
+    def pool_spec(self, index: int) -> PoolSpec:
+        """Returns what the control plane knows of a pool."""
+        pool: PoolConfig = self.experiment.pools[index]
+        before = self.experiment.pools[:index]
+        engine = self.engines[index]
+        num_bytes = float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"])
+        rng = stream(self.experiment.seed, f"lifecycle.{pool.name}")
+        return PoolSpec(
+            name=pool.name,
+            first_slot=sum(other.autoscaler.max_machines for other in before),
+            max_replicas=pool.autoscaler.max_machines,
+            num_gpus=pool.replicas.tensor_parallel_size,
+            price_per_gpu_hour=pool.price_per_gpu_hour,
+            interval_s=pool.autoscaler.interval_s,
+            stages=lambda: pool.lifecycle.stages(num_bytes, rng),
+            cold_start_s=pool.lifecycle.cold_start_s(num_bytes),
+            warm_start=pool.lifecycle.warm_start,
+            drain_timeout_s=pool.lifecycle.drain_timeout_s,
+            requeue_on_timeout=pool.lifecycle.on_drain_timeout == "requeue",
+            replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s,
+            replica_tokens=self.capacities[index].inflight_tokens,
+            autoscaler=self.controllers[index],
+        )
