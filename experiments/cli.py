@@ -94,10 +94,11 @@ def _main(options: argparse.Namespace) -> int:
         return OK
     if not options.configs:
         raise ConfigError(f"no config given; try: {parser().prog} configs/day_forecast_vs_reactive.yaml (or --help)")
+    if options.check and not options.check.is_file():
+        raise ConfigError(f"{options.check}: no such file; --write-baseline makes it")
     runs = load_all(options.configs, options)
     if options.dry_run:
-        for run in runs:
-            print(described(run))
+        print("\n".join(_described_all(runs)))
         return OK
     return _run(runs, options)
 
@@ -119,6 +120,19 @@ def load_all(paths: Sequence[str], options: argparse.Namespace) -> list["RunConf
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return runs
+
+
+def _described_all(runs: list["RunConfig"]) -> list[str]:
+    texts = []
+    mistakes: dict[str, None] = {}
+    for run in runs:
+        try:
+            texts.append(described(run))
+        except TraceError as error:
+            mistakes[f"{run.source}: {error}"] = None
+    if mistakes:
+        raise TraceError("\n".join(mistakes))
+    return texts
 
 
 def described(run: "RunConfig") -> str:

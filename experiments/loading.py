@@ -168,7 +168,13 @@ def _drafts(
                 made.append(change)
             except ValueError as error:
                 wrong[f"sweep.{change.path}: {error}"] = None
-        wrong.update({f"--set {one.path}: has no effect, the sweep sets it": None for one in changes if _lost(one, draft)})
+        wrong.update(
+            {
+                f"--set {one.path}: has no effect, the sweep sets it (--set sweep=null drops it)": None
+                for one in changes
+                if _lost(one, draft)
+            }
+        )
         yield _shrunk(draft) if smoke else draft, tuple(made)
     lines.extend(wrong)
 
@@ -199,8 +205,9 @@ def _origin(mistake: Mistake, draft: Any, changes: list[Change], point: Point) -
     for origin, made in (("sweep", point), ("--set", changes)):
         for change in made:
             path = find(draft, change.path)
-            shorter = min(len(path), len(mistake.path))
-            if shorter and path[:shorter] == mistake.path[:shorter]:
+            is_inside = mistake.path[: len(path)] == path
+            is_new_section = path[: len(mistake.path)] == mistake.path and mistake.text.startswith("unknown key")
+            if is_inside or is_new_section:
                 return f" (from {origin}{f' {change.path}' if change.path != mistake.where else ''})"
     return ""
 

@@ -67,7 +67,7 @@ class RunWriter:
         self._timeline = Timeline(timeline_interval_s, self._pools)
         self._counts = Counts(classes, self._pools, slo, *self._window_s)
         self._pool_of_machine = np.full(1, -1, dtype=np.int64)  # the last place answers for machine -1
-        self._pending = {name: np.empty(ROW_GROUP, dtype) for name, dtype in _COPIED.items()}
+        self._pending: dict[str, NDArray[Any]] = {name: np.empty(ROW_GROUP, dtype) for name, dtype in _COPIED.items()}
         self._num_pending = 0
         self._first_pending = 0
 

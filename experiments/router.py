@@ -53,8 +53,11 @@ class _RouterOf(KindOf):
     def check(self, entry: Any) -> RouterKind:
         if isinstance(entry, RouterKind):
             return entry
-        if not callable(entry) or isinstance(entry, type):
-            raise ValueError("is neither a function (loads, candidates, request, state) -> slot nor a RouterKind")
+        try:
+            inspect.signature(getattr(entry, "py_func", entry)).bind("loads", "candidates", "request", "state")
+        except (TypeError, ValueError):
+            message = "is neither a function (loads, candidates, request, state) -> slot nor a RouterKind"
+            raise ValueError(message) from None
         return RouterKind(entry)
 
     def write(self, value: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs configs one after the other or in parallel processes, and gives access to what they left."""
 
+import importlib
 import json
 import multiprocessing
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from experiments.kinds import EXTERNAL
 from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
 from sim.errors import ConfigError
@@ -128,13 +130,29 @@ def folder_of(run: RunConfig, out: Path) -> Path:
 
 
 def is_complete(run: RunConfig, folder: Path) -> bool:
-    """Tells whether `folder` is the whole result of exactly this config."""
+    """Tells whether `folder` is the whole result of exactly this config, made by this code from the files as they are."""
+    manifest = folder / "manifest.json"
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError):
+        made = json.loads(manifest.read_text())
+        is_newer = all(manifest.stat().st_mtime >= path.stat().st_mtime for path in _inputs(run.document))
+        return bool(is_newer and (made["config_hash"], made["code"]["source_hash"]) == (run.hash, source_hash()))
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    is_same_code = manifest.get("code", {}).get("source_hash") == source_hash()
-    return is_same_code and manifest.get("config_hash") == run.hash
+
+
+def _inputs(document: Any) -> Iterator[Path]:
+    """The files that a config refers to: recorded traffic and lengths, and the modules of the user's own policies."""
+    if isinstance(document, list):
+        for one in document:
+            yield from _inputs(one)
+    elif isinstance(document, dict):
+        if isinstance(document.get("path"), str):
+            yield Path(document["path"])
+        if EXTERNAL.fullmatch(str(document.get("kind"))):
+            module = importlib.import_module(document["kind"].partition(":")[0])
+            yield Path(module.__file__ or "")
+        for one in document.values():
+            yield from _inputs(one)
 
 
 def run_all(

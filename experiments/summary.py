@@ -18,7 +18,7 @@ from experiments.counts import Counts, Scope
 from experiments.request_table import RequestTable
 from experiments.targets import Target, targets, verdict
 from sim.metrics import REQUEST_METRICS, between, itl_percentiles, percentile_ranks
-from sim.percentiles import NUM_REREADINGS, OrderStatistics
+from sim.percentiles import OrderStatistics
 from sim.records import FINISHED, IN_FLIGHT, REASON_NAMES, STATUS_NAMES
 
 PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9")
@@ -141,12 +141,12 @@ def _exact(counts: Counts, table: RequestTable, scopes: list[Scope], asks: list[
 
 
 def _reread(counts: Counts, table: RequestTable, statistics: dict[str, OrderStatistics]) -> None:
-    for _ in range(NUM_REREADINGS):
-        for columns in table.read(["class", "pool", "arrived_at_s", *statistics]):
+    while unfinished := {metric: one for metric, one in statistics.items() if not one.is_done}:
+        for columns in table.read(["class", "pool", "arrived_at_s", *unfinished]):
             cells = counts.measured_cells(columns)
-            for metric, one in statistics.items():
+            for metric, one in unfinished.items():
                 one.observe(columns[metric], cells)
-        for one in statistics.values():
+        for one in unfinished.values():
             one.narrow()
 
 

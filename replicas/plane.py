@@ -8,9 +8,12 @@ import numpy as np
 from replicas.data_plane import route_unrouted, run_until, show
 from replicas.eviction import clear, evict
 from replicas.integrity import recount
+from sim.compiled import Pointer, entry_point
 from sim.errors import ConfigError
-from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, Fleet, RouterState
+from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, ROUTER_SIGNATURE, Fleet, RouterState
 from sim.window import load, new_fleet, take_ended
+
+_run_until, _route_unrouted, _recount = entry_point(run_until), entry_point(route_unrouted), entry_point(recount)
 
 
 class DataPlane:
@@ -38,17 +41,19 @@ class DataPlane:
     ) -> None:
         self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s)
         self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)
-        self.choose, self.state, self.ask_python = choose, state, ask_python
+        is_compiled = hasattr(choose, "get_compile_result")
+        self.choose = Pointer(choose, ROUTER_SIGNATURE) if is_compiled else choose
+        self.state, self.ask_python = state, ask_python
         self.fleet.clock[0].routes_in_python = ask_python is not None
 
     def run_until(self, until_s: float) -> int:
         """Runs everything before `until_s` and returns why it stopped: REACHED, ENDED, NEEDS_ARRIVALS or DRAINED."""
         while True:
-            reason = run_until(self.fleet, self.choose, self.state, until_s)
+            reason = _run_until(self.fleet, self.choose, self.state, until_s)
             if reason == BAD_ROUTE:
                 raise ConfigError(self._bad_route())
             if reason != NEEDS_ROUTE:
-                return reason
+                return int(reason)
             self._ask()
 
     def _ask(self) -> None:
@@ -93,7 +98,7 @@ class DataPlane:
         """Sends the requests that found no ready replica, if there is one now."""
         clock = self.fleet.clock[0]
         while clock.num_unrouted and clock.num_ready:
-            if not route_unrouted(self.fleet, self.choose, self.state):
+            if not _route_unrouted(self.fleet, self.choose, self.state):
                 raise ConfigError(self._bad_route())
             if clock.num_unrouted and self.ask_python is not None:
                 self._ask()
@@ -124,6 +129,6 @@ class DataPlane:
     def recounts(self) -> Any:
         """Returns (num_slots, 5) integers counted anew: running, waiting, held blocks, held tokens, waiting tokens."""
         counts = np.zeros((self.fleet.replicas.size, 5), np.int64)
-        for slot in np.flatnonzero(self.fleet.replicas["machine"] != NONE):
-            recount(self.fleet, int(slot), counts[slot])
+        for slot in np.flatnonzero(np.asarray(self.fleet.replicas["machine"]) != NONE):
+            _recount(self.fleet, int(slot), counts[slot])
         return counts

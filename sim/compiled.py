@@ -24,3 +24,28 @@ def loop(*signature: Any) -> Callable[[F], F]:
         return nb.njit(*signature, **_OPTIONS)(function)
 
     return decorate
+
+
+def entry_point(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what runs behind a compiled loop, for callers that always pass the types of its one signature.
+
+    Looking at the types of twenty arrays takes longer than a short run of the loop.
+    """
+    overloads = getattr(function, "overloads", None)
+    return next(iter(overloads.values())).entry_point if overloads else function
+
+
+class Pointer(nb.types.WrapperAddressProtocol):
+    """A compiled function as an address, looked up once rather than at every call that passes it on."""
+
+    def __init__(self, function: Any, signature: Any) -> None:
+        compiled = function.get_compile_result(signature)
+        self.function, self._signature = function, signature  # the function must live as long as its address is used
+        self._address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
+
+    def __wrapper_address__(self) -> int:
+        return self._address
+
+    def signature(self) -> Any:
+        """Returns the signature that the address is good for."""
+        return self._signature

@@ -1,8 +1,8 @@
 """Exact percentiles of more values than memory holds, by reading them a few times.
 
 A non-negative float orders as its bits do. The first reading counts values by the high bits (`Tally`); each further one
-counts, inside the few bins that hold a wanted rank, by the next bits, until the bins are single floats
-(`OrderStatistics`). Memory depends on the number of bins and ranks, never on the number of values.
+counts, inside the few bins that hold a wanted rank, by the next bits, until what is in them can be collected and sorted,
+or the bins are single floats (`OrderStatistics`). Memory depends on the number of bins and ranks, never on the number of values.
 
 Values belong to cells (a class in a pool, say), and results are wanted for scopes, which are sets of cells.
 """
@@ -23,7 +23,8 @@ _SHIFTS = (44, 29, 14, 0)
 """Bits below a bin at each reading: 8 mantissa bits stay at first, then 15, 15 and 14 more."""
 _LOWEST = int(np.float64(2.0**-40).view(np.int64))
 _NUM_BINS = 80 << 8
-NUM_REREADINGS = len(_SHIFTS) - 1
+_FEW = 1 << 20
+"""Values that are collected and sorted (8 MB) rather than counted again."""
 _VALUES, _CELLS = (nb.types.Array(element, 1, "C", readonly=True) for element in (nb.float64, nb.int64))
 
 
@@ -33,19 +34,27 @@ def _key(value: float) -> Any:
     return max(np.float64(value).view(np.int64), _LOWEST)
 
 
+@verb
+def _first_range(scope: Any, key: Any, first: Any) -> Any:
+    return first[scope, min((key - _LOWEST) >> _SHIFTS[0], _NUM_BINS - 1)] if scope >= 0 else -1
+
+
 @loop(nb.void(_VALUES, _CELLS, nb.int64[:, ::1], nb.float64[:, ::1]))
 def _tally(values: Any, cells: Any, counts: Any, moments: Any) -> None:
     for i in range(values.size):
         value, cell = values[i], cells[i]
         if cell >= 0 and value == value:  # not NaN
-            counts[cell, min((_key(value) - _LOWEST) >> 44, _NUM_BINS - 1)] += 1
+            counts[cell, min((_key(value) - _LOWEST) >> _SHIFTS[0], _NUM_BINS - 1)] += 1
             moments[cell, 0] += 1
             off = value - moments[cell, 1]
             moments[cell, 1] += off / moments[cell, 0]
             moments[cell, 2] += off * (value - moments[cell, 1])
 
 
-@loop(nb.void(_VALUES, _CELLS, nb.int64[:, ::1], nb.int32[:, ::1], nb.int64[:, ::1], nb.int64, nb.int64[:, ::1]))
+_PLAN = (_VALUES, _CELLS, nb.int64[:, ::1], nb.int32[:, ::1], nb.int64[:, ::1])
+
+
+@loop(nb.void(*_PLAN, nb.int64, nb.int64[:, ::1]))
 def _recount(values: Any, cells: Any, scopes: Any, first: Any, ranges: Any, shift: Any, counts: Any) -> None:
     """Counts each value in those of the `ranges` (low, width, next with the same scope and bin) that hold it."""
     for i in range(values.size):
@@ -53,10 +62,26 @@ def _recount(values: Any, cells: Any, scopes: Any, first: Any, ranges: Any, shif
         if cell >= 0 and value == value:
             key = _key(value)
             for k in range(scopes.shape[1]):
-                r = first[scopes[cell, k], min((key - _LOWEST) >> 44, _NUM_BINS - 1)] if scopes[cell, k] >= 0 else -1
+                r = _first_range(scopes[cell, k], key, first)
                 while r >= 0:
                     if 0 <= key - ranges[r, 0] < ranges[r, 1]:
                         counts[r, (key - ranges[r, 0]) >> shift] += 1
+                    r = ranges[r, 2]
+
+
+@loop(nb.void(*_PLAN, nb.int64[::1], nb.int64[::1]))
+def _collect(values: Any, cells: Any, scopes: Any, first: Any, ranges: Any, ends: Any, keys: Any) -> None:
+    """Appends each value to those of the `ranges` that hold it: range r's are `keys` up to `ends[r]`."""
+    for i in range(values.size):
+        value, cell = values[i], cells[i]
+        if cell >= 0 and value == value:
+            key = _key(value)
+            for k in range(scopes.shape[1]):
+                r = _first_range(scopes[cell, k], key, first)
+                while r >= 0:
+                    if 0 <= key - ranges[r, 0] < ranges[r, 1]:
+                        keys[ends[r]] = key
+                        ends[r] += 1
                     r = ranges[r, 2]
 
 
@@ -82,9 +107,9 @@ class Tally:
 
 
 class OrderStatistics:
-    """The k-th smallest values of several scopes, in `NUM_REREADINGS` more readings of the values.
+    """The k-th smallest values of several scopes, in one to three more readings of the values.
 
-    For each reading, call `observe` with all values once, then `narrow`; then `values` holds the answers.
+    Until `is_done`, call `observe` with all values once, then `narrow`; then `values` holds the answers.
     """
 
     def __init__(self, tally: Tally, scopes: NDArray[np.bool_], ranks: Sequence[Ints]) -> None:
@@ -100,24 +125,33 @@ class OrderStatistics:
         self._splits = np.cumsum([len(r) for r in ranks])[:-1]
         self._scopes_of_cell = _members(scopes)
         self._low = np.full(self._rank.size, _LOWEST)
+        self._population = np.zeros(self._rank.size, dtype=np.int64)  # of the range that a rank is known to lie in
         self._reading = 0
+        self.is_done = self._rank.size == 0
         self._narrow(np.stack([tally.counts[scope].sum(axis=0) for scope in scopes]), self._scope)
-        self._plan()
 
     def observe(self, values: Floats, cells: Ints) -> None:
-        """Counts `values` that lie where a wanted rank may be."""
-        shift = _SHIFTS[self._reading]
-        _recount(values, cells, self._scopes_of_cell, self._first, self._ranges, shift, self._counts)
+        """Looks at values that lie where a wanted rank may be."""
+        plan = values, cells, self._scopes_of_cell, self._first, self._ranges
+        if self._collects:
+            _collect(*plan, self._ends, self._keys)
+        else:
+            _recount(*plan, _SHIFTS[self._reading], self._counts)
 
     def narrow(self) -> None:
-        """Ends a reading: every wanted rank now lies in a bin 2**14 or 2**15 times narrower."""
-        self._narrow(self._counts, self._range_of_rank)
-        if self._reading <= NUM_REREADINGS:
-            self._plan()
+        """Ends a reading: every wanted rank is found, or lies in a bin 2**14 or 2**15 times narrower."""
+        if self._collects:
+            for r, part in enumerate(np.split(self._keys, self._ends[:-1])):
+                part.sort()
+                mine = self._range_of_rank == r
+                self._low[mine] = part[self._rank[mine]]
+            self.is_done = True
+        else:
+            self._narrow(self._counts, self._range_of_rank)
 
     @property
     def values(self) -> list[Floats]:
-        """For each scope, the values at its ranks; after the last `narrow`."""
+        """For each scope, the values at its ranks."""
         found = np.where(self._low == _LOWEST, 0.0, self._low.view(np.float64))
         return np.split(found, self._splits)
 
@@ -125,21 +159,31 @@ class OrderStatistics:
         for i in range(self._rank.size):
             cumulated = np.cumsum(counts[row[i]])
             b = int(np.searchsorted(cumulated, self._rank[i], side="right"))
-            self._rank[i] -= cumulated[b] - counts[row[i], b]
+            self._population[i] = counts[row[i], b]
+            self._rank[i] -= cumulated[b] - self._population[i]
             self._low[i] += b << _SHIFTS[self._reading]
         self._reading += 1
+        self.is_done = self.is_done or self._reading == len(_SHIFTS)
+        self._plan()
 
     def _plan(self) -> None:
-        """Lays out the ranges to count in: one for every scope and bin that holds a wanted rank."""
-        pairs, self._range_of_rank = np.unique(np.stack([self._scope, self._low], axis=1), axis=0, return_inverse=True)
+        """Lays out the ranges to look into: one for every scope and bin that holds a wanted rank."""
+        pairs = np.stack([self._scope, self._low], axis=1)
+        pairs, one_rank, self._range_of_rank = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
         self._first = np.full((self._scopes_of_cell.max(initial=0) + 1, _NUM_BINS), -1, dtype=np.int32)
         self._ranges = np.empty((len(pairs), 3), dtype=np.int64)
         for r, (scope, low) in enumerate(pairs):
             b = min((low - _LOWEST) >> _SHIFTS[0], _NUM_BINS - 1)
             self._ranges[r] = low, 1 << _SHIFTS[self._reading - 1], self._first[scope, b]
             self._first[scope, b] = r
-        num_bins = 1 << (_SHIFTS[self._reading - 1] - _SHIFTS[self._reading])
-        self._counts = np.zeros((len(pairs), num_bins), dtype=np.int64)
+        populations = self._population[one_rank]
+        self._collects = int(populations.sum()) <= _FEW
+        if self._collects:
+            self._ends = np.cumsum(populations) - populations
+            self._keys = np.empty(int(populations.sum()), dtype=np.int64)
+        elif not self.is_done:
+            num_bins = 1 << (_SHIFTS[self._reading - 1] - _SHIFTS[self._reading])
+            self._counts = np.zeros((len(pairs), num_bins), dtype=np.int64)
 
 
 def _members(scopes: NDArray[np.bool_]) -> Ints:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import simpy
 
 from sim.records import Fleet
@@ -94,6 +95,9 @@ class Pool:
         self.ready: dict[int, Any] = {}  # slot -> the event that asks it to drain
         self.draining: dict[int, Any] = {}  # slot -> the event of its last request
         self.machine_in: dict[int, Machine] = {}
+        mine = slice(first, first + self.spec.max_replicas)
+        loads = self.plane.fleet.loads.view(np.ndarray)  # a recarray's fields are slow to get at
+        self.loads = {name: loads[name][mine] for name in loads.dtype.names}
 
     def control(self) -> Generator[Any, Any, None]:
         """The autoscaler's loop: look, decide, act. The first decision is the fleet that the day starts with."""
@@ -195,12 +199,11 @@ class Pool:
 
     def view(self) -> PoolView:
         """Returns what the autoscaler is shown now."""
-        fleet, clock = self.plane.fleet, self.plane.fleet.clock[0]
-        slots = slice(self.spec.first_slot, self.spec.first_slot + self.spec.max_replicas)
-        loads = fleet.loads[slots]
+        fleet, loads = self.plane.fleet, self.loads
+        clock = fleet.clock[0]
+        ready = [slot - self.spec.first_slot for slot in self.ready]
+        usage = 1 - loads["num_free_blocks"][ready] / loads["num_usable_blocks"][ready]
         is_only_pool = fleet.sent.size == 1
-        ready = fleet.loads[list(self.ready)]
-        usage = 1 - ready["num_free_blocks"] / ready["num_usable_blocks"]
         return PoolView(
             now_s=self.env.now,
             num_ready=len(self.ready),

@@ -1,11 +1,13 @@
 """Exact percentiles by repeated reading, against NumPy on values held in memory."""
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim import percentiles as exact
 from sim.metrics import between, percentile_ranks
-from sim.percentiles import NUM_REREADINGS, OrderStatistics, Tally
+from sim.percentiles import OrderStatistics, Tally
 
 PERCENTS = [0.0, 50.0, 90.0, 95.0, 99.0, 99.9, 100.0]
 seconds = st.one_of(st.floats(1e-9, 1e9), st.just(0.0), st.just(np.nan), st.sampled_from([0.02, 0.020000000000000004]))
@@ -21,7 +23,7 @@ def percentiles(values, cells, scopes, num_chunks=1):
     counts = [tally.moments(scope)[0] for scope in scopes]
     places = [percentile_ranks(n, PERCENTS) if n else (np.empty(0, int),) * 3 for n in counts]
     statistics = OrderStatistics(tally, scopes, [np.concatenate([low, high]) for low, high, _ in places])
-    for _ in range(NUM_REREADINGS):
+    while not statistics.is_done:
         for chunk in chunks:
             statistics.observe(*chunk)
         statistics.narrow()
@@ -31,9 +33,11 @@ def percentiles(values, cells, scopes, num_chunks=1):
     return found, [tally.moments(scope) for scope in scopes]
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(seconds, st.integers(-1, 2)), max_size=60), st.integers(1, 4))
-def test_percentiles_equal_numpys_to_the_bit_however_the_values_are_chunked(rows, num_chunks):
+@pytest.mark.parametrize("few", [0, 3, 1 << 20], ids=["counted_to_the_end", "counted_then_collected", "collected"])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(seconds, st.integers(-1, 2)), max_size=60), num_chunks=st.integers(1, 4))
+def test_percentiles_equal_numpys_to_the_bit_however_the_values_are_chunked(monkeypatch, few, rows, num_chunks):
+    monkeypatch.setattr(exact, "_FEW", few)
     values = np.array([value for value, _ in rows], dtype=np.float64)
     cells = np.array([cell for _, cell in rows], dtype=np.int64)
     scopes = np.array([[True, True, True], [True, False, False], [False, True, True]])
