@@ -124,7 +124,9 @@ def _facts(one: _Day) -> str:
     if one.summary["targets"] and whole["attainment"] is not None:
         facts.append(f"{math.floor(whole['attainment'] * 1000) / 10:.1f}% of requests within targets")
     cost = whole["cost"]
-    facts.append(f"${cost['dollars']:,.0f}" if cost["dollars"] is not None else f"{cost['gpu_hours']:,.0f} GPU-hours")
+    digits = 0 if max(cost["dollars"] or 0, cost["gpu_hours"]) >= 100 else 2
+    has_price = cost["dollars"] is not None
+    facts.append(f"${cost['dollars']:,.{digits}f}" if has_price else f"{cost['gpu_hours']:,.{digits}f} GPU-hours")
     return "   ·   ".join(facts)
 
 

@@ -72,13 +72,10 @@ def table(folders: Sequence[Path], width: int | None = None) -> str:
     return "\n\n".join(blocks)
 
 
-def _block(
-    label_width: int, names: list[str], rows: list[tuple[str, list[str]]], widths: list[int], columns: range
-) -> str:
+def _block(label_width: int, names: list[str], rows: list[tuple[str, list[str]]], widths: list[int], columns: range) -> str:
     lines = [("", names), *rows]
     return "\n".join(
-        (f"{label:<{label_width}}" + "".join(f"  {cells[i]:>{widths[i]}}" for i in columns)).rstrip()
-        for label, cells in lines
+        (f"{label:<{label_width}}" + "".join(f"  {cells[i]:>{widths[i]}}" for i in columns)).rstrip() for label, cells in lines
     )
 
 

@@ -65,9 +65,7 @@ def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
         for n in [run.counts.tallies[metric].moments(scope.cells)[0]]
     ]
     late = {
-        (scope.key, target): _Ask(
-            target.metric, scope.key, target.percentile, sum(_population(run, scope, target.metric))
-        )
+        (scope.key, target): _Ask(target.metric, scope.key, target.percentile, sum(_population(run, scope, target.metric)))
         for scope, target in judged
         if target.metric in REQUEST_METRICS
     }
@@ -127,9 +125,7 @@ def _exact(counts: Counts, table: RequestTable, scopes: list[Scope], asks: list[
         places[ask] = len(ranks), weight
         ranks += [low, min(high, n - 1)]
     statistics = {
-        metric: OrderStatistics(
-            counts.tallies[metric], cells, [np.array(ranks[scope.key], dtype=np.int64) for scope in scopes]
-        )
+        metric: OrderStatistics(counts.tallies[metric], cells, [np.array(ranks[scope.key], dtype=np.int64) for scope in scopes])
         for metric, ranks in order.items()
     }
     _reread(counts, table, statistics)

@@ -158,5 +158,5 @@ def slug(labels: list[str]) -> str:
     >>> slug(["my.module:route", "a={b: 1}"])
     'my.module-route,a=-b-1'
     """
-    words = [re.sub(r"[^\w.=+-]+", "-", label).strip("-.") for label in labels]
+    words = [re.sub(r"[^\w.,=+-]+", "-", label).strip("-.") for label in labels]
     return ",".join(word for word in words if word)[:150]

@@ -2,7 +2,7 @@
 
 A non-negative float orders as its bits do. The first reading counts values by the high bits (`Tally`); each further one
 counts, inside the few bins that hold a wanted rank, by the next bits, until what is in them can be collected and sorted,
-or the bins are single floats (`OrderStatistics`). Memory depends on the number of bins and ranks, never on the number of values.
+or the bins are single floats (`OrderStatistics`). Memory depends on the number of bins and ranks, not of values.
 
 Values belong to cells (a class in a pool, say), and results are wanted for scopes, which are sets of cells.
 """

@@ -54,12 +54,16 @@ class Generated(Traffic):
         rescaling = Rescaling(self.rate(seed), self.duration_s)
         renewal = UnitRenewal(self.gap_cv(), stream(seed, "arrivals"))
         mix = Mix(self._mixed, seed)
+        latest_s = 0.0
         while True:
             room = chunk_rows if self.limit is None else min(chunk_rows, self.limit - counts["read"])
             ticks = renewal.ticks(room)
             num_rows = int(np.searchsorted(ticks, rescaling.total))
             rows = np.empty(num_rows, ARRIVAL)
-            rows["arrived_at_s"] = rescaling.instants(ticks[:num_rows])
+            # Instants closer than their rounding may come out in the wrong order; the later one gives way.
+            at_s = np.maximum.accumulate(np.concatenate([[latest_s], rescaling.instants(ticks[:num_rows])]))
+            latest_s = float(at_s[-1])
+            rows["arrived_at_s"] = at_s[1:]
             mix.fill(rows)
             counts["read"] += num_rows
             yield rows

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from traces.rates import Floats, Rate
+from traces.rates import DAY_S, Floats, Rate
 
 # Newton's method squares the distance to the root. Between knots 10 s apart the straight line starts within
 # (10 s)^2 rate' / (8 rate), 1 ms on an ordinary day, so that one step lands within 1e-10 s. Finer knots would not
@@ -20,13 +20,14 @@ class Rescaling:
     def __init__(self, rate: Rate, duration_s: float) -> None:
         self._rate, self._duration_s = rate, duration_s
         num_knots = int(np.clip(np.ceil(duration_s / KNOT_S), 64, MAX_KNOTS)) + 1
-        breaks = rate.breaks_s(duration_s)
-        breaks = breaks[(breaks > 0) & (breaks < duration_s)]
+        all_breaks = rate.breaks_s(duration_s)
+        breaks = all_breaks[(all_breaks > 0) & (all_breaks < duration_s)]
         self._knots_s = np.unique(np.concatenate([np.linspace(0.0, duration_s, num_knots), breaks]))
         self._expected = np.maximum.accumulate(rate.expected(self._knots_s))
-        # What floats can tell apart, in arrivals: the rounding of the count, and of the instant times the rate.
-        largest_per_s = float(rate.per_s(self._knots_s).max())
-        self._tolerance = 4 * np.finfo(np.float64).eps * (self.total + largest_per_s * duration_s)
+        # What floats can tell apart, in arrivals: the rounding of the count, and that of the instant (or of the hour of
+        # the day) times the rate.
+        largest_per_s = float(rate.per_s(np.concatenate([self._knots_s, all_breaks])).max())
+        self._tolerance = 4 * np.finfo(np.float64).eps * (self.total + largest_per_s * max(duration_s, DAY_S))
 
     @property
     def total(self) -> float:
@@ -36,7 +37,8 @@ class Rescaling:
     def instants(self, ticks: Floats) -> Floats:
         """Returns when the expected count reaches each tick; where it rests on a tick, the end of the rest.
 
-        Each answer depends on its tick alone, so that chunks do not matter.
+        Each answer depends on its tick alone, so that chunks do not matter; two that lie closer than the rounding may
+        change places.
 
         Args:
             ticks: sorted, in [0, total), shape (n,).
@@ -49,7 +51,7 @@ class Rescaling:
         missed = np.isnan(at_s) | (np.abs(self._rate.expected(at_zero) - ticks) > self._tolerance)
         if missed.any():
             at_s[missed] = self._bisected(ticks[missed])
-        return np.maximum.accumulate(at_s)  # neighbours closer than the rounding may have changed places
+        return at_s
 
     def _bisected(self, ticks: Floats) -> Floats:
         """Newton's method, kept between two knots: a step that would leave them is replaced by halving."""

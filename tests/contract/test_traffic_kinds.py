@@ -64,7 +64,7 @@ def test_arrivals_are_sorted_whole_and_within_the_known_end(traffic: Traffic) ->
 
 def test_same_seed_same_bytes_however_it_is_cut(traffic: Traffic) -> None:
     whole = arrivals(traffic).tobytes()
-    for chunk_rows in (1, 7, 1000):
+    for chunk_rows in (3, 1000):
         assert arrivals(traffic, chunk_rows=chunk_rows).tobytes() == whole
 
 

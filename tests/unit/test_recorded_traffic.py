@@ -189,7 +189,8 @@ def test_window_starts_at_0_and_counts_what_it_leaves_out(tmp_path: Path) -> Non
     assert list(arrivals(trace)["arrived_at_s"]) == [0.0, 1.0, 2.0]
     assert list(arrivals(trace)["num_output_tokens"]) == [4, 5, 6]
     assert counts_of(trace) == {"read": 10, "kept": 3, "dropped_outside_window": 7}
-    assert trace.mean_rate_per_s(0, 2) == pytest.approx(1.0)
+    assert trace.mean_rate_per_s(0, 1) == 1.0
+    assert trace.mean_rate_per_s(0, 2) == 1.5  # the last request counts at its own instant
 
 
 def test_window_without_requests_is_an_error_that_tells_the_span(tmp_path: Path) -> None:
@@ -240,6 +241,7 @@ def test_window_must_be_open() -> None:
 # Bad rows
 
 GOOD = "2023-11-16 18:15:46.0000000,10,5"
+LATER = "2023-11-16 18:15:48.0000000,10,5"
 BAD_ROWS = [
     ("2023-11-16 18:15:47.0000000,0,5", "zero_tokens", "ContextTokens is 0; allowed: at least 1"),
     ("2023-11-16 18:15:47.0000000,10,-3", "zero_tokens", "GeneratedTokens is -3; allowed: at least 1"),
@@ -254,8 +256,8 @@ BAD_ROWS = [
 @pytest.mark.parametrize(("row", "reason", "message"), BAD_ROWS)
 def test_bad_row_is_named_or_dropped_or_clipped(tmp_path: Path, row: str, reason: str, message: str) -> None:
     with pytest.raises(TraceError, match=rf"azure.csv: row 2: {message}.*drop or clip would go on"):
-        arrivals(azure(tmp_path, GOOD, row, GOOD))
-    assert counts_of(azure(tmp_path, GOOD, row, GOOD, bad_rows="drop")) == {
+        arrivals(azure(tmp_path, GOOD, row, LATER))
+    assert counts_of(azure(tmp_path, GOOD, row, LATER, bad_rows="drop")) == {
         "read": 3,
         "kept": 2,
         f"dropped_{reason}": 1,
@@ -309,7 +311,7 @@ def test_missing_column_is_named_with_its_nearest_match(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "t,in,out\n"])
 def test_empty_file_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "empty.csv").write_text(content)
-    with pytest.raises(TraceError, match="empty.csv"):
+    with pytest.raises(TraceError, match=r"empty\.csv"):
         arrivals(KINDS["table"](path=str(tmp_path / "empty.csv"), columns=COLUMNS, time_unit="s"))
 
 
@@ -343,18 +345,18 @@ def test_classes_are_numbered_as_they_first_appear(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 64 << 10)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 8 << 10)  # of which Arrow reads about 35 ahead
     return
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_w26_memory_is_flat_in_the_length_of_the_file(tmp_path: Path) -> None:
     peaks = []
-    for num_rows in (40_000, 400_000):
+    for num_rows in (50_000, 400_000):
         trace = table(tmp_path, *(f"{t},1000,200" for t in range(num_rows)))
         before, peak = pa.total_allocated_bytes(), 0
         for rows in trace.stream(1, chunk_rows=4096).chunks():
             assert len(rows) <= 4096
             peak = max(peak, pa.total_allocated_bytes() - before)
         peaks.append(peak)
-    assert peaks[1] < 1.5 * peaks[0] < 2_000_000  # the second file alone has 6 MB
+    assert peaks[1] < 1.5 * peaks[0] < 1_500_000  # the second file alone has 6 MB

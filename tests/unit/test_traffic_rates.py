@@ -67,7 +67,6 @@ def test_instants_have_the_expected_count_of_their_tick_to_float_precision(name:
     rescaling = Rescaling(rate, 2 * DAY_S)
     ticks = np.sort(np.random.default_rng(1).random(20_000)) * rescaling.total
     at_s = rescaling.instants(ticks)
-    assert (np.diff(at_s) >= 0).all()
     assert ((at_s >= 0) & (at_s < 2 * DAY_S)).all()
     resolution = 1e-15 * (rescaling.total + 1e5 * 2 * DAY_S if name == "needle" else rescaling.total + 200 * 2 * DAY_S)
     assert np.abs(rate.expected(at_s) - ticks).max() <= resolution

@@ -1,0 +1,139 @@
+"""Small fleets for tests: an engine whose steps last what you say, arrivals that you list, and what came of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import routers
+from replicas.plane import DataPlane
+from sim.invariants import check
+from sim.metrics import NUM_ITL_BINS
+from sim.pool import PoolSpec
+from sim.records import ARRIVAL, ENGINE, REQUEST, records
+from sim.simulation import Horizon, Simulation
+
+
+def engine(**fields: Any) -> Any:
+    """(1,) ENGINE: every step lasts `overhead_s` (0.01) whatever it does, unless other coefficients are given."""
+    made = records(ENGINE, 1)
+    defaults: dict[str, Any] = {
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "block_size": 16,
+        "num_usable_blocks": 100_000,
+        "max_model_len": 1_000_000,
+        "enable_chunked_prefill": 1,
+        "scheduler_reserve_full_isl": 1,
+        "flops_per_s": np.inf,
+        "bytes_per_s": np.inf,
+        "overhead_s": 0.01,
+    }
+    for name, value in (defaults | fields).items():
+        made[name] = value
+    return made
+
+
+def arrivals(rows: Sequence[tuple[float, int, int]]) -> Any:
+    """(n,) ARRIVAL from (arrived_at_s, num_prompt_tokens, num_output_tokens)."""
+    made = np.zeros(len(rows), ARRIVAL)
+    for name, values in zip(("arrived_at_s", "num_prompt_tokens", "num_output_tokens"), zip(*rows, strict=True), strict=True):
+        made[name] = values
+    return made
+
+
+class Constant:
+    """An autoscaler that always wants the same."""
+
+    def __init__(self, desired: int) -> None:
+        self.desired = desired
+
+    def decide(self, view: Any) -> "Constant":
+        return self
+
+
+class Kept:
+    """A sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.intervals: list[dict[str, Any]] = []
+
+    def add_machine(self, machine: int, pool: int) -> None: ...
+
+    def write_requests(self, first_id: int, rows: Any) -> None:
+        assert first_id == sum(map(len, self.rows))
+        self.rows.append(rows.copy())
+
+    def write_interval(self, rows: list[dict[str, Any]]) -> None:
+        self.intervals += rows
+
+
+class Ran(NamedTuple):
+    requests: Any  # (n,) REQUEST by id
+    simulation: Simulation
+    plane: DataPlane
+    intervals: list[dict[str, Any]]
+    ended_at_s: float
+
+
+def run(
+    arriving: Any,
+    engines: Any = None,
+    *,
+    replicas: int = 1,
+    router: Any = "least_loaded",
+    options: Any = None,
+    seed: int = 1,
+    scrape_interval_s: float = 0.0,
+    autoscaler: Any = None,
+    max_replicas: int | None = None,
+    interval_s: float = 15.0,
+    stages: Callable[[], list[tuple[str, float]]] = lambda: [("ready_at_s", 60.0)],
+    cold_start_s: float = 60.0,
+    warm_start: bool = True,
+    drain_timeout_s: float = 600.0,
+    requeue_on_timeout: bool = True,
+    replica_requests_per_s: float = 1.0,
+    replica_tokens: float = 1000.0,
+    ends_at_s: float | None = None,
+    max_drain_s: float = 1e6,
+    timeline_interval_s: float = 60.0,
+    chunk: int = 1000,
+    checked: bool = True,
+) -> Ran:
+    """Runs one pool to the end and checks all invariants."""
+    engines = engine() if engines is None else engines
+    max_replicas = replicas if max_replicas is None else max_replicas
+    kind = routers.KINDS[router] if isinstance(router, str) else routers.RouterKind(router)
+    state = routers.new_state(seed, max_replicas, options or kind.options())
+    choose, ask_python = kind.choose, None
+    if not isinstance(router, str) and not routers.is_compiled(router):
+        choose, ask_python = routers.KINDS["random"].choose, router
+    plane = DataPlane(engines, [max_replicas], NUM_ITL_BINS, scrape_interval_s, choose, state, ask_python)
+    spec = PoolSpec(
+        name="main",
+        first_slot=0,
+        max_replicas=max_replicas,
+        num_gpus=1,
+        price_per_gpu_hour=1.0,
+        interval_s=interval_s,
+        stages=stages,
+        cold_start_s=cold_start_s,
+        warm_start=warm_start,
+        drain_timeout_s=drain_timeout_s,
+        requeue_on_timeout=requeue_on_timeout,
+        replica_requests_per_s=replica_requests_per_s,
+        replica_tokens=replica_tokens,
+        autoscaler=autoscaler or Constant(replicas),
+    )
+    kept = Kept()
+    last_s = float(arriving["arrived_at_s"][-1]) if len(arriving) else 0.0
+    horizon = Horizon(last_s if ends_at_s is None else ends_at_s, False, timeline_interval_s, max_drain_s)
+    chunks = (arriving[i : i + chunk] for i in range(0, len(arriving), chunk))
+    simulation = Simulation(plane, [spec], chunks, horizon, kept)
+    ended_at_s = simulation.run()
+    if checked:
+        check(simulation.audit, plane.fleet, simulation.pools, is_cut_short=simulation.is_cut_short)
+    rows = np.concatenate(kept.rows) if kept.rows else np.zeros(0, REQUEST)
+    return Ran(rows.view(np.recarray), simulation, plane, kept.intervals, ended_at_s)

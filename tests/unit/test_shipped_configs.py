@@ -1,0 +1,55 @@
+"""Every config that we ship is short, loads, and runs with --smoke."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from experiments import run
+from experiments.loading import load
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("DAYBREAK_SHARED", ROOT.parent / "shared"))
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+def sets_for(path: Path) -> list[str]:
+    """The changes that a config needs here: the traces are not part of the project."""
+    if not path.stem.startswith("azure"):
+        return []
+    trace = SHARED / "data" / "traces" / "azure2023" / f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
+    if not trace.exists():
+        pytest.skip(f"needs {trace.name} of the Azure 2023 traces")
+    return [f"traffic.path={trace}"]
+
+
+def test_the_six_are_there() -> None:
+    names = {path.stem for path in CONFIGS}
+    assert names >= {"day_forecast_vs_reactive", "opening_question", "azure_conv", "azure_code", "routers", "cpu_overlap"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_is_short_and_named_after_its_file(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 40
+    assert {one.experiment.name for one in load(path)} == {path.stem}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
+    result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
+    for one in result.runs or [result]:
+        assert one.manifest["counts"]["requests"] == 2000
+        assert (one.requests["status"] == "finished").all()
+
+
+def test_the_opening_question_is_the_one_that_the_text_asks() -> None:
+    (one,) = load(ROOT / "configs" / "opening_question.yaml")
+    traffic, pool = one.experiment.traffic, one.experiment.pools[0]
+    # 40 to 200 requests/s over 24 h: a mean of 120 and 10.4 million requests; 2,000 and 400 tokens on average
+    assert traffic.ends_at_s == 86400
+    assert traffic.mean_rate_per_s(0.0, 86400.0) == pytest.approx(120, rel=1e-6)
+    assert (traffic.mean_prompt_tokens, traffic.mean_output_tokens) == pytest.approx((2000, 400), rel=0.01)
+    assert one.document["slo"]["ttft_s"] == {"p99": 1.0}
+    assert one.document["slo"]["tpot_s"] == {"p90": 0.05}
+    assert (pool.model.name, pool.gpu.name) == ("llama-3.1-70b", "h100-sxm")
+    assert (pool.replicas.tensor_parallel_size, pool.replicas.quantization) == (4, "fp8")
