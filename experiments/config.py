@@ -52,7 +52,9 @@ class Measure(Params):
     """Which requests the summary counts: those that arrive within a window."""
 
     start_s: float = Field(default=0.0, ge=0, description="Start of the window, seconds from the start of the run")
-    end_s: float | None = Field(default=None, gt=0, description="End of the window; null = the end of the traffic")
+    end_s: float | None = Field(
+        default=None, gt=0, description="End of the window, seconds from the start; null = the end of the run"
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -109,8 +111,10 @@ class Experiment(Params):
         ge=0,
         description="Seconds after the last arrival in which requests may still finish; what is left is counted as in flight",
     )
-    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = Field(
-        default=None, description="Dotted paths, each with a list of values; one run for every combination"
+    sweep: dict[str, list[Any] | dict[str, Any]] | None = Field(
+        default=None,
+        description="Dotted paths, each with a list of values, or a mapping of names for the runs to values; one run for "
+        "every combination",
     )
 
     @model_validator(mode="after")

@@ -138,24 +138,28 @@ def _seeds(data: dict[str, Any], seed: int | None, smoke: bool, lines: list[str]
     return seeds[:1] if smoke else seeds
 
 
-def _sweep(data: dict[str, Any], lines: list[str]) -> Mapping[str, list[Any]]:
+def _sweep(data: dict[str, Any], lines: list[str]) -> Mapping[str, list[Any] | Mapping[str, Any]]:
     """Takes `sweep` out of the config and returns what of it has the right form."""
     sweep = data.pop("sweep", None)
     if sweep is None:
         return {}
     if not isinstance(sweep, Mapping):
-        lines.append(f"sweep: must be a mapping of paths to lists, given {shown(sweep)}")
+        lines.append(f"sweep: must be a mapping of paths to lists of values, given {shown(sweep)}")
         return {}
     for dotted, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            lines.append(f"sweep.{dotted}: must be a list of values, given {shown(values)}")
+        if not isinstance(values, (list, Mapping)) or not values:
+            lines.append(f"sweep.{dotted}: must be a list of values, or a mapping of names to values, given {shown(values)}")
         elif dotted in ("seed", "seeds", "name", "kind", "sweep"):
             lines.append(f"sweep.{dotted}: cannot be swept{'; use seeds: [...]' if 'seed' in dotted else ''}")
-    return {dotted: values for dotted, values in sweep.items() if isinstance(values, list)}
+    return {dotted: values for dotted, values in sweep.items() if isinstance(values, (list, Mapping))}
 
 
 def _drafts(
-    data: dict[str, Any], sweep: Mapping[str, list[Any]], changes: list[Change], smoke: bool, lines: list[str]
+    data: dict[str, Any],
+    sweep: Mapping[str, list[Any] | Mapping[str, Any]],
+    changes: list[Change],
+    smoke: bool,
+    lines: list[str],
 ) -> Iterator[tuple[dict[str, Any], Point]]:
     """Yields the config of every point of the sweep, and the point."""
     wrong: dict[str, None] = {}

@@ -71,9 +71,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool) -> None:
         built = time.perf_counter()
         ended_at_s = simulation.run()
     num_looks = sum(
-        guard.num_looks
-        for guard, pool in zip(wiring.guards, experiment.pools, strict=True)
-        if not pool.autoscaler.is_oracle
+        guard.num_looks for guard, pool in zip(wiring.guards, experiment.pools, strict=True) if not pool.autoscaler.is_oracle
     )
     invariants = check(
         simulation.audit,

@@ -112,15 +112,16 @@ def _replaced(data: Any, path: Path, value: Any) -> Any:
     return {**data, path[0]: inner}
 
 
-def points(sweep: Mapping[str, list[Any]]) -> Iterator[Point]:
-    """Yields every combination, the last axis changing fastest.
+def points(sweep: Mapping[str, list[Any] | Mapping[str, Any]]) -> Iterator[Point]:
+    """Yields every combination, the last axis changing fastest; an axis is a list, or a mapping whose keys are labels.
 
     >>> [[change.label for change in point] for point in points({"router.kind": ["random", "vllm"], "a.b": [1, 2]})]
     [['random', 'b=1'], ['random', 'b=2'], ['vllm', 'b=1'], ['vllm', 'b=2']]
     """
     axes = []
-    for path, values in sweep.items():
-        labels = _labels(path, values)
+    for path, axis in sweep.items():
+        values = list(axis.values()) if isinstance(axis, Mapping) else axis
+        labels = list(axis) if isinstance(axis, Mapping) else _labels(path, values)
         axes.append([Change(path, value, label) for value, label in zip(values, labels, strict=True)])
     return itertools.product(*axes)
 

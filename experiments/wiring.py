@@ -47,8 +47,7 @@ class Wiring:
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
         self.controllers: list[Controller] = [
-            pool.autoscaler.start(guard, experiment.seed)
-            for pool, guard in zip(experiment.pools, self.guards, strict=True)
+            pool.autoscaler.start(guard, experiment.seed) for pool, guard in zip(experiment.pools, self.guards, strict=True)
         ]
         self.plane = self.data_plane()
         horizon = Horizon(
@@ -70,9 +69,7 @@ class Wiring:
         if not routers.is_compiled(choose):
             choose, ask_python = routers.KINDS["round_robin"].choose, choose
         engines = self.engines.view(ENGINE, np.recarray)
-        return DataPlane(
-            engines, num_slots, NUM_ITL_BINS, experiment.router.scrape_interval_s, choose, state, ask_python
-        )
+        return DataPlane(engines, num_slots, NUM_ITL_BINS, experiment.router.scrape_interval_s, choose, state, ask_python)
 
     def capacity_of(self, index: int) -> Capacity:
         """Returns what a replica of this pool sustains at the traffic's mean lengths within the TPOT target."""

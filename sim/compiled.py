@@ -1,9 +1,34 @@
 """The one place that holds the compiler's options. With NUMBA_DISABLE_JIT=1 the same source runs as plain Python."""
 
+import hashlib
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba as nb
+
+_ROOT = Path(__file__).parents[1]
+_WITH_COMPILED_CODE = ("sim", "replicas", "routers")
+
+
+def _cache_folder() -> Path:
+    """Returns where compiled code is kept: a folder for this state of the sources.
+
+    Numba looks only at the file of the function it compiles, not at the files of the verbs that are inlined into it, so
+    with its default folder a change to a verb could go on running the old code.
+    """
+    digest = hashlib.sha256()
+    for package in _WITH_COMPILED_CODE:
+        for path in sorted((_ROOT / package).glob("*.py")):
+            digest.update(path.read_bytes())
+    root = _ROOT if os.access(_ROOT, os.W_OK) else Path(tempfile.gettempdir()) / f"daybreak-{os.getuid()}"
+    return root / "__pycache__" / "compiled" / digest.hexdigest()[:16]
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    nb.config.CACHE_DIR = str(_cache_folder())
 
 F = TypeVar("F", bound=Callable[..., Any])
 

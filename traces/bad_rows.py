@@ -11,10 +11,10 @@ from sim.errors import TraceError
 from traces.cells import MISSING
 from traces.traffic import count
 
-RECORDED = np.dtype(
-    [("at_ns", "i8"), ("num_prompt_tokens", "i8"), ("num_output_tokens", "i8"), ("class_id", "i8")], align=True
-)
+RECORDED = np.dtype([("at_ns", "i8"), ("num_prompt_tokens", "i8"), ("num_output_tokens", "i8"), ("class_id", "i8")], align=True)
 """A row as the file has it; MISSING where a cell is empty or cannot be read."""
+
+FIELDS = ("at_ns", "num_prompt_tokens", "num_output_tokens")
 
 Policy = Literal["error", "drop", "clip"]
 
@@ -77,7 +77,7 @@ class RowCheck:
             self.latest_ns = int(bad.latest_ns[-1])
         return kept
 
-    def _find(self, rows: NDArray[Any]) -> "_BadRows":
+    def _find(self, rows: NDArray[Any]) -> _BadRows:
         at_ns, prompt, output = rows["at_ns"], rows["num_prompt_tokens"], rows["num_output_tokens"]
         unreadable = (at_ns == MISSING) | (prompt == MISSING) | (output == MISSING)
         zero_tokens = ~unreadable & ((prompt < 1) | (output < 1))
@@ -85,17 +85,17 @@ class RowCheck:
         unsorted = ~unreadable & (at_ns < latest_ns[:-1]) & self.check_order
         return _BadRows(unreadable, zero_tokens, unsorted, unreadable | zero_tokens | unsorted, latest_ns)
 
-    def _drop(self, rows: NDArray[Any], bad: "_BadRows") -> NDArray[Any]:
+    def _drop(self, rows: NDArray[Any], bad: _BadRows) -> NDArray[Any]:
         count(self.counts, "dropped_unreadable", int(bad.unreadable.sum()))
         count(self.counts, "dropped_zero_tokens", int(bad.zero_tokens.sum()))
         count(self.counts, "dropped_unsorted", int((bad.unsorted & ~bad.zero_tokens).sum()))
         return rows[~bad.any] if bad.any.any() else rows
 
-    def _clip(self, rows: NDArray[Any], bad: "_BadRows") -> NDArray[Any]:
+    def _clip(self, rows: NDArray[Any], bad: _BadRows) -> NDArray[Any]:
         count(self.counts, "dropped_unreadable", int(bad.unreadable.sum()))
         count(self.counts, "clipped_zero_tokens", int(bad.zero_tokens.sum()))
         count(self.counts, "clipped_unsorted", int(bad.unsorted.sum()))
-        for field in ("num_prompt_tokens", "num_output_tokens"):
+        for field in FIELDS[1:]:
             rows[field] = np.maximum(rows[field], 1)
         rows["at_ns"] = np.where(bad.unsorted, bad.latest_ns[1:], rows["at_ns"])
         return rows[~bad.unreadable]
@@ -116,11 +116,11 @@ class RowCheck:
             )
 
     def _explain(self, row: Any, cells: Any, latest_ns: int) -> str:
-        for name, field in zip(self.columns, RECORDED.names or (), strict=False):
+        for name, field in zip(self.columns, FIELDS, strict=True):
             if row[field] == MISSING:
                 allowed = "an instant (is the time unit right?)" if field == "at_ns" else "a whole number"
                 return f"{name} is {cells.column(name)[0].as_py()!r}; allowed: {allowed}"
-        for name, field in zip(self.columns[1:], (RECORDED.names or ())[1:], strict=False):
+        for name, field in zip(self.columns[1:], FIELDS[1:], strict=True):
             if row[field] < 1:
                 return f"{name} is {row[field]}; allowed: at least 1"
         early_s = (latest_ns - int(row["at_ns"])) / 1e9

@@ -70,9 +70,7 @@ class Diurnal(Generated):
     def rate(self, seed: int | None) -> Rate:
         """Returns the rate that this seed draws from; None: the expected rate, before any noise."""
         scale = self.rate_scale
-        wave: Rate = Daily(
-            scale * self.peak_per_s, scale * self.trough_per_s, 3600 * self.peak_hour, SHAPES[self.shape]
-        )
+        wave: Rate = Daily(scale * self.peak_per_s, scale * self.trough_per_s, 3600 * self.peak_hour, SHAPES[self.shape])
         if self.weekend_factor != 1:
             wave = Scaled(wave, self._weekend_factors(), DAY_S)
         if self.noise > 0 and seed is not None:

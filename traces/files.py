@@ -63,14 +63,20 @@ def _read_csv(file: Path, columns: list[str], malformed: Malformed) -> Iterator[
 
     _check_columns(file, columns, _csv_header(file))
     options = pa_csv.ConvertOptions(
-        include_columns=columns, column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=True
+        include_columns=columns,
+        column_types=dict.fromkeys(columns, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
     )
-    with pa.input_stream(str(file), compression="detect") as source, pa_csv.open_csv(
-        source,
-        read_options=pa_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-        parse_options=pa_csv.ParseOptions(invalid_row_handler=skip),
-        convert_options=options,
-    ) as reader:
+    with (
+        pa.input_stream(str(file), compression="detect") as source,
+        pa_csv.open_csv(
+            source,
+            read_options=pa_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+            parse_options=pa_csv.ParseOptions(invalid_row_handler=skip),
+            convert_options=options,
+        ) as reader,
+    ):
         for batch in reader:
             while bad_rows:
                 malformed(*bad_rows.pop(0))

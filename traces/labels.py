@@ -7,18 +7,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from sim.errors import TraceError
+
+MAX_CLASSES = 1000
+"""Assumption: results are reported for each class, and nobody reads more."""
+
 
 class Labels:
     """Numbers labels in the order in which they first appear, so that two passes over a file agree."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._ids: dict[str, int] = {}
 
     def ids(self, column: Any) -> NDArray[np.int64]:
-        """Returns the number of each cell's label, an empty cell's being that of `default`."""
+        """Returns the number of each cell's label, an empty cell's being that of `default`.
+
+        Raises:
+            TraceError: so many labels that they cannot be classes.
+        """
         text = pc.fill_null(pc.cast(column, pa.string()), "default")
         encoded = pc.dictionary_encode(text)
         here = [self._ids.setdefault(label, len(self._ids)) for label in encoded.dictionary.to_pylist()]
+        if len(self._ids) > MAX_CLASSES:
+            some = ", ".join(list(self._ids)[:3])
+            raise TraceError(
+                f"{self._path}: columns.class_name names a column of more than {MAX_CLASSES:,} different values "
+                f"({some}, ...); a class is a kind of request, not one request"
+            )
         return np.array(here, np.int64)[encoded.indices.to_numpy()] if here else np.empty(0, np.int64)
 
     @property

@@ -72,7 +72,7 @@ class Recorded(Traffic):
 
     def arrivals(self, seed: int, counts: Counter[str], chunk_rows: int) -> Iterator[Arrivals]:
         """Yields the arrivals of the file, with `time_scale` and `rate_scale` applied."""
-        for rows in repeat(self._window(counts, Labels()), self.rate_scale, seed, counts):
+        for rows in repeat(self._window(counts, Labels(self.path)), self.rate_scale, seed, counts):
             rows["arrived_at_s"] *= self.time_scale
             yield rows
 
@@ -121,7 +121,7 @@ class Recorded(Traffic):
 
     @cached_property
     def _surveyed(self) -> tuple[Survey, Labels]:
-        labels = Labels()
+        labels = Labels(self.path)
         # Each row yields at least one request unless the trace is thinned, so that the limit bounds the rows needed.
         enough = self.limit if self.limit is not None and self.rate_scale >= 1 else None
         return survey(_first(self._window(Counter(), labels), enough)), labels

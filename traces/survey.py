@@ -21,11 +21,12 @@ class Survey:
 
     def arrived_by(self, at_s: float) -> float:
         """Returns the requests in [0, at_s): exact at whole seconds and from the last one on, in proportion in between."""
-        if at_s >= self.last_at_s:
-            return float(self.num_requests)
-        edges_s = np.arange(len(self.arrived_by_second), dtype=np.float64)
-        edges_s[-1] = np.nextafter(self.last_at_s, np.inf)
-        return float(np.interp(at_s, edges_s, self.arrived_by_second))
+        if at_s <= 0 or at_s >= self.last_at_s:
+            return float(self.num_requests) if at_s > 0 else 0.0
+        second = int(at_s)
+        before, after = self.arrived_by_second[second : second + 2]
+        width_s = min(1.0, self.last_at_s - second)  # the last second ends with the last request
+        return float(before + (after - before) * (at_s - second) / width_s)
 
 
 def survey(chunks: Iterator[Arrivals]) -> Survey:

@@ -9,12 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.randomness import stream
-from traces import KINDS
+from traces import KINDS, Traffic
 from traces.gaps import UnitRenewal
 from traces.generated import Generated
 
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 1}, "output": {"kind": "fixed", "tokens": 1}}
 RATES = st.floats(0.001, 50.0)
+
+
+def make(kind: str, **settings: Any) -> Traffic:
+    return KINDS[kind](**settings)
 
 
 @st.composite
@@ -24,7 +28,8 @@ def days(draw: st.DrawFn) -> Generated:
     crowd = st.fixed_dictionaries(
         {"at_s": st.floats(0.0, 9.0), "height_per_s": st.floats(0.01, 500.0), "width_s": st.floats(0.001, 1e5)}
     )
-    traffic = KINDS["diurnal"](
+    traffic = make(
+        "diurnal",
         peak_per_s=trough + draw(RATES),
         trough_per_s=trough,
         peak_hour=draw(st.floats(0, 23.9)),
@@ -35,7 +40,7 @@ def days(draw: st.DrawFn) -> Generated:
         noise=draw(st.sampled_from([0.0, 0.5])),
         flash_crowds=draw(st.lists(crowd, max_size=2)),
         duration_s=duration_s,
-        limit=2000,
+        limit=300,
         lengths=LENGTHS,
     )
     assert isinstance(traffic, Generated)
@@ -47,7 +52,7 @@ def instants_s(traffic: Generated, chunk_rows: int) -> Any:
     return np.concatenate([np.empty(0), *pieces])
 
 
-@given(days(), st.integers(1, 700))
+@given(days(), st.integers(1, 200))
 @settings(max_examples=60, deadline=None)
 def test_any_day_is_sorted_in_range_and_the_same_however_it_is_cut(traffic: Generated, chunk_rows: int) -> None:
     at_s = instants_s(traffic, 1 << 17)
@@ -61,7 +66,7 @@ def test_any_day_is_sorted_in_range_and_the_same_however_it_is_cut(traffic: Gene
 def test_any_day_pulls_its_ticks_back_exactly(traffic: Generated) -> None:
     rate = traffic.rate(1)
     at_s = instants_s(traffic, 1 << 17)
-    ticks = UnitRenewal(traffic.gap_cv(), stream(1, "arrivals")).ticks(2000)[: len(at_s)]
+    ticks = UnitRenewal(traffic.gap_cv(), stream(1, "arrivals")).ticks(300)[: len(at_s)]
     total = float(rate.expected(np.array([traffic.duration_s]))[0])
     largest_per_s = 2000.0  # 100 at the peak, two crowds of 500, some noise
     assert np.abs(rate.expected(at_s) - ticks).max(initial=0.0) <= 1e-15 * (total + largest_per_s * 3e5)
@@ -79,8 +84,8 @@ def test_known_rate_is_never_negative_and_adds_up(traffic: Generated, a: float, 
 @given(st.floats(0.1, 10.0), st.floats(0.5, 5.0))
 @settings(max_examples=30, deadline=None)
 def test_traffic_k_times_as_fast_is_the_same_traffic_in_a_kth_of_the_time(rate_per_s: float, k: float) -> None:
-    slow = KINDS["poisson"](rate_per_s=rate_per_s, duration_s=100.0, lengths=LENGTHS)
-    fast = KINDS["poisson"](rate_per_s=rate_per_s, rate_scale=k, duration_s=100.0, lengths=LENGTHS)
+    slow = make("poisson", rate_per_s=rate_per_s, duration_s=100.0, lengths=LENGTHS)
+    fast = make("poisson", rate_per_s=rate_per_s, rate_scale=k, duration_s=100.0, lengths=LENGTHS)
     assert isinstance(slow, Generated)
     assert isinstance(fast, Generated)
     one, other = instants_s(slow, 1000), instants_s(fast, 1000)
@@ -99,7 +104,8 @@ def test_any_file_is_accounted_for(
 ) -> None:
     path: Path = tmp_path_factory.mktemp("traces") / "t.csv"
     path.write_text("t,in,out\n0,1,1\n" + "".join(f"{','.join(row)}\n" for row in rows))
-    trace = KINDS["table"](
+    trace = make(
+        "table",
         path=str(path),
         columns={"arrived_at": "t", "num_prompt_tokens": "in", "num_output_tokens": "out"},
         time_unit="s",

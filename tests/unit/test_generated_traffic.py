@@ -11,6 +11,10 @@ from traces import KINDS, Traffic
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 10}}
 
 
+def make(kind: str, **settings: Any) -> Traffic:
+    return KINDS[kind](**settings)
+
+
 def traffic(kind: str, **settings: Any) -> Traffic:
     return KINDS[kind](**{"lengths": LENGTHS, **settings})
 
@@ -155,9 +159,11 @@ def test_nothing_is_known_or_arrives_outside_the_duration() -> None:
 
 
 def test_classes_are_named_and_their_means_weighted_by_share() -> None:
-    classes = [{"name": "a", "share": 3, "lengths": LENGTHS}, {"name": "b", "share": 1, "lengths": LENGTHS | {
-        "prompt": {"kind": "fixed", "tokens": 500}}}]
-    mixed = KINDS["poisson"](rate_per_s=1.0, duration_s=10.0, classes=classes)
+    classes = [
+        {"name": "a", "share": 3, "lengths": LENGTHS},
+        {"name": "b", "share": 1, "lengths": LENGTHS | {"prompt": {"kind": "fixed", "tokens": 500}}},
+    ]
+    mixed = make("poisson", rate_per_s=1.0, duration_s=10.0, classes=classes)
     assert mixed.class_names == ("a", "b")
     assert mixed.mean_prompt_tokens == 200.0
 

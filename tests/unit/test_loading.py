@@ -85,6 +85,13 @@ def test_labels_name_what_differs(config: Any) -> None:
     assert [run.slug for run in load(config(sweep))] == ["forecaster=naive", "forecaster=oracle,horizon_s=60"]
 
 
+def test_an_axis_may_name_its_values(config: Any) -> None:
+    sweep = "sweep: {pools.main.autoscaler: {reactive: {forecaster: naive}, forecast: {forecaster: oracle}}}\n"
+    runs = load(config(sweep))
+    assert [run.slug for run in runs] == ["reactive", "forecast"]
+    assert [run.document["pools"][0]["autoscaler"]["forecaster"] for run in runs] == ["naive", "oracle"]
+
+
 def test_runs_with_the_same_label_get_different_folders(config: Any) -> None:
     twins = load(config("sweep: {traffic.lengths: [{correlation: 0}, {correlation: 0}]}\n"))
     assert len({run.slug for run in twins}) == 2
@@ -94,8 +101,12 @@ def test_runs_with_the_same_label_get_different_folders(config: Any) -> None:
     ("added", "sets", "expected"),
     [
         ("sweep: {pools.mian.gpu: [l4]}\n", [], "sweep.pools.mian.gpu: no item of pools named 'mian'; did you mean 'main'?"),
-        ("sweep: {router.kind: random}\n", [], "sweep.router.kind: must be a list of values, given 'random'"),
-        ("sweep: [1]\n", [], "sweep: must be a mapping of paths to lists, given [1]"),
+        (
+            "sweep: {router.kind: random}\n",
+            [],
+            "sweep.router.kind: must be a list of values, or a mapping of names to values, given 'random'",
+        ),
+        ("sweep: [1]\n", [], "sweep: must be a mapping of paths to lists of values, given [1]"),
         ("sweep: {seed: [1, 2]}\n", [], "sweep.seed: cannot be swept; use seeds: [...]"),
         ("sweep: {router.kind: [randm, vllm]}\n", [], "did you mean 'random'? known: "),
         ("seed: 1\nseeds: [1]\n", [], "seeds: give either seed or seeds"),

@@ -3,7 +3,6 @@
 import gzip
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,11 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 COLUMNS = {"arrived_at": "t", "num_prompt_tokens": "in", "num_output_tokens": "out"}
 
 
-def needs(path: Path) -> Any:
+def make(kind: str, **settings: Any) -> Traffic:
+    return KINDS[kind](**settings)
+
+
+def needs(path: Path) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not path.exists(), reason=f"{path} is not there; DAYBREAK_SHARED says where shared/ is")
 
 
@@ -41,12 +44,12 @@ def counts_of(source: Traffic) -> dict[str, int]:
 
 def azure(folder: Path, *rows: str, **settings: Any) -> Traffic:
     (folder / "azure.csv").write_text(HEADER + "\r\n".join(rows), newline="")
-    return KINDS["azure"](path=str(folder / "azure.csv"), **settings)
+    return make("azure", path=str(folder / "azure.csv"), **settings)
 
 
 def table(folder: Path, *rows: str, header: str = "t,in,out", time_unit: str = "s", **settings: Any) -> Traffic:
     (folder / "table.csv").write_text("\n".join([header, *rows]) + "\n")
-    return KINDS["table"](path=str(folder / "table.csv"), columns=COLUMNS, time_unit=time_unit, **settings)
+    return make("table", path=str(folder / "table.csv"), columns=COLUMNS, time_unit=time_unit, **settings)
 
 
 # The published files
@@ -57,10 +60,8 @@ def table(folder: Path, *rows: str, header: str = "t,in,out", time_unit: str = "
     ("name", "num_rows", "span_s", "prompt_p50", "output_p50"),
     [("conv", 19_366, 3_501.721937, 1020, 129), ("code", 8_819, 3_435.948056, 1469, 13)],
 )
-def test_azure2023_accounts_for_every_row(
-    name: str, num_rows: int, span_s: float, prompt_p50: int, output_p50: int
-) -> None:
-    trace = KINDS["azure"](path=str(AZURE_2023 / f"AzureLLMInferenceTrace_{name}.csv"))
+def test_azure2023_accounts_for_every_row(name: str, num_rows: int, span_s: float, prompt_p50: int, output_p50: int) -> None:
+    trace = make("azure", path=str(AZURE_2023 / f"AzureLLMInferenceTrace_{name}.csv"))
     rows = arrivals(trace)
     assert counts_of(trace) == {"read": num_rows, "kept": num_rows}
     assert rows["arrived_at_s"][[0, -1]] == pytest.approx([0.0, span_s], abs=1e-9)
@@ -76,7 +77,7 @@ def test_azure2023_accounts_for_every_row(
 def test_burstgpt_inserts_columns_and_writes_whole_seconds_as_floats() -> None:
     columns = {"arrived_at": "Timestamp", "num_prompt_tokens": "Request tokens", "num_output_tokens": "Response tokens"}
     for file, policy in (("BurstGPT_1_head_excerpt.csv", "drop"), ("BurstGPT_3_head_excerpt.csv", "clip")):
-        trace = KINDS["table"](path=str(BURSTGPT / file), columns=columns, time_unit="s", bad_rows=policy)
+        trace = make("table", path=str(BURSTGPT / file), columns=columns, time_unit="s", bad_rows=policy)
         counts = counts_of(trace)
         assert counts["read"] == len((BURSTGPT / file).read_text().splitlines()) - 1
         assert counts["read"] == counts["kept"] + sum(n for reason, n in counts.items() if reason.startswith("dropped"))
@@ -216,9 +217,7 @@ def test_rate_scale_of_a_whole_number_repeats_each_request_between_it_and_the_ne
 
 
 @pytest.mark.parametrize("rate_scale", [0.3, 2.5])
-def test_rate_scale_with_a_fraction_holds_on_average_and_accounts_for_every_row(
-    tmp_path: Path, rate_scale: float
-) -> None:
+def test_rate_scale_with_a_fraction_holds_on_average_and_accounts_for_every_row(tmp_path: Path, rate_scale: float) -> None:
     trace = table(tmp_path, *(f"{t},5,5" for t in range(4000)), rate_scale=rate_scale)
     counts = counts_of(trace)
     p = rate_scale % 1
@@ -235,7 +234,7 @@ def test_rate_scale_does_not_depend_on_how_the_file_is_cut(tmp_path: Path, monke
 
 def test_window_must_be_open() -> None:
     with pytest.raises(ValidationError, match="end_s 5 is not after start_s 5"):
-        KINDS["azure"](path="x.csv", start_s=5.0, end_s=5.0)
+        make("azure", path="x.csv", start_s=5.0, end_s=5.0)
 
 
 # Bad rows
@@ -298,7 +297,7 @@ def test_sort_rows_sorts_and_starts_at_the_earliest(tmp_path: Path) -> None:
 def test_missing_azure_file_says_where_to_get_it() -> None:
     message = r"nowhere.csv: no such file; set traffic.path .*github.com/Azure/AzurePublicDataset"
     with pytest.raises(TraceError, match=message):
-        arrivals(KINDS["azure"](path="nowhere.csv"))
+        arrivals(make("azure", path="nowhere.csv"))
 
 
 def test_missing_column_is_named_with_its_nearest_match(tmp_path: Path) -> None:
@@ -312,13 +311,13 @@ def test_missing_column_is_named_with_its_nearest_match(tmp_path: Path) -> None:
 def test_empty_file_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "empty.csv").write_text(content)
     with pytest.raises(TraceError, match=r"empty\.csv"):
-        arrivals(KINDS["table"](path=str(tmp_path / "empty.csv"), columns=COLUMNS, time_unit="s"))
+        arrivals(make("table", path=str(tmp_path / "empty.csv"), columns=COLUMNS, time_unit="s"))
 
 
 def test_file_that_is_not_parquet_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("t,in,out\n1,2,3\n")
     with pytest.raises(TraceError, match=r"x\.parquet: .*"):
-        arrivals(KINDS["table"](path=str(tmp_path / "x.parquet"), columns=COLUMNS, time_unit="s"))
+        arrivals(make("table", path=str(tmp_path / "x.parquet"), columns=COLUMNS, time_unit="s"))
 
 
 def test_csv_gzip_and_parquet_give_the_same_traffic(tmp_path: Path) -> None:
@@ -326,31 +325,40 @@ def test_csv_gzip_and_parquet_give_the_same_traffic(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress((tmp_path / "table.csv").read_bytes()))
     pq.write_table(pa.table({"t": [0.5, 1.5], "in": [5, 6], "out": [1, 2], "x": ["", ""]}), tmp_path / "t.parquet")
     for name in ("t.csv.gz", "t.parquet"):
-        other = KINDS["table"](path=str(tmp_path / name), columns=COLUMNS, time_unit="s")
+        other = make("table", path=str(tmp_path / name), columns=COLUMNS, time_unit="s")
         np.testing.assert_array_equal(arrivals(other), csv)
 
 
 def test_byte_order_mark_and_quotes_are_no_part_of_the_names(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('\ufeff"t","in","out"\n"0","5","5"\n', encoding="utf-8")
-    assert len(arrivals(KINDS["table"](path=str(tmp_path / "x.csv"), columns=COLUMNS, time_unit="s"))) == 1
+    assert len(arrivals(make("table", path=str(tmp_path / "x.csv"), columns=COLUMNS, time_unit="s"))) == 1
 
 
 def test_classes_are_numbered_as_they_first_appear(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("t,in,out,model\n0,1,1,gpt-4\n1,1,1,\n2,1,1,claude\n3,1,1,gpt-4\n")
     columns = COLUMNS | {"class_name": "model"}
-    trace = KINDS["table"](path=str(tmp_path / "c.csv"), columns=columns, time_unit="s")
+    trace = make("table", path=str(tmp_path / "c.csv"), columns=columns, time_unit="s")
     assert trace.class_names == ("gpt-4", "default", "claude")
     assert list(arrivals(trace)["class_id"]) == [0, 1, 2, 0]
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_column_of_ids_is_no_column_of_classes(tmp_path: Path) -> None:
+    columns = COLUMNS | {"class_name": "in"}
+    table(tmp_path, *(f"{t},{t + 1},5" for t in range(1500)))
+    with pytest.raises(TraceError, match=r"table\.csv: columns.class_name .* more than 1,000 different values"):
+        arrivals(make("table", path=str(tmp_path / "table.csv"), columns=columns, time_unit="s"))
+
+
+def test_known_rate_of_a_file_is_counted_by_the_second(tmp_path: Path) -> None:
+    trace = table(tmp_path, "0,5,5", "0.5,5,5", "1.25,5,5", "7,5,5", "7.5,5,5")
+    assert [trace.mean_rate_per_s(s, s + 1) for s in range(9)] == [2, 1, 0, 0, 0, 0, 0, 2, 0]
+    assert trace.mean_rate_per_s(7, 7.25) == 4.0  # within a second in proportion; the last one ends at 7.5
+    assert trace.mean_rate_per_s(0, 10) == 0.5
+    assert trace.mean_rate_per_s(-10, 0) == 0.0
+
+
+def test_w26_memory_is_flat_in_the_length_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 8 << 10)  # of which Arrow reads about 35 ahead
-    return
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_w26_memory_is_flat_in_the_length_of_the_file(tmp_path: Path) -> None:
     peaks = []
     for num_rows in (50_000, 400_000):
         trace = table(tmp_path, *(f"{t},1000,200" for t in range(num_rows)))
