@@ -119,7 +119,8 @@ def _type(field: Node, definitions: Node) -> str:
         return "mapping"
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}), definitions)}"
-    values = [*field.get("patternProperties", {}).values(), *filter(None, [field.get("additionalProperties")])]
+    values = [*field.get("patternProperties", {}).values(), field.get("additionalProperties")]
+    values = [{} if one is True else one for one in values if one]
     if values:
         return f"mapping to {_type(values[0], definitions)}"
     words = {"number": "number", "integer": "whole number", "boolean": "true or false", "string": "text", "null": "null"}

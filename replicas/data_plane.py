@@ -68,6 +68,7 @@ def scrape(fleet: Fleet) -> None:
     for k in range(clock.num_ready):
         show(fleet, fleet.ready[k])
     clock.num_scrapes += 1
+    clock.scraped_at_s = clock.now_s
     clock.next_scrape_at_s = (clock.num_scrapes + 1) * clock.scrape_interval_s
 
 
@@ -78,7 +79,6 @@ def show(fleet: Fleet, r: int) -> None:
     seen.num_waiting, seen.num_running = load.num_waiting, load.num_running
     seen.waiting_tokens, seen.running_tokens = load.waiting_tokens, load.running_tokens
     seen.num_free_blocks, seen.num_usable_blocks = load.num_free_blocks, load.num_usable_blocks
-    seen.scraped_at_s = fleet.clock[0].now_s
 
 
 @verb

@@ -42,7 +42,7 @@ def new_state(seed: int, num_slots: int, options: Params | None = None) -> Route
     """Returns a router's empty memory for a fleet of `num_slots`; options go in, in the order they are declared."""
     state = RouterState(
         random=stream(seed, "router").integers(1, 2_000_000_000, size=2),
-        scores=np.zeros(max(num_slots, 1)),
+        drawn=np.zeros(max(num_slots, 1), np.int64),
         memory=np.zeros(16, np.int64),
         options=np.zeros(16),
     )

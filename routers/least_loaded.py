@@ -3,13 +3,17 @@
 from typing import Any
 
 from routers.pick import pick_lowest, router
+from sim.compiled import verb
 from sim.records import RouterState
+
+
+@verb
+def num_requests(load: Any, request: Any) -> int:
+    """Returns the requests on a replica, waiting or running."""
+    return load.num_waiting + load.num_running
 
 
 @router
 def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
     """Sends each request to the replica with the fewest requests, however long they are; ties are drawn among."""
-    for k in range(candidates.size):
-        load = loads[candidates[k]]
-        state.scores[k] = load.num_waiting + load.num_running
-    return pick_lowest(candidates, state)
+    return pick_lowest(num_requests, loads, candidates, request, state)

@@ -8,7 +8,7 @@ from sim.records import RouterState
 
 
 @verb
-def outstanding_tokens(load: Any) -> float:
+def outstanding_tokens(load: Any, request: Any) -> float:
     """Returns the queued tokens plus half of the running ones, whose prefill is already paid.
 
     Source: the second text, "Replica selection" (`effective_load`, without the cache bonus).
@@ -19,6 +19,4 @@ def outstanding_tokens(load: Any) -> float:
 @router
 def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
     """Sends each request where the fewest tokens are outstanding; ties are drawn among."""
-    for k in range(candidates.size):
-        state.scores[k] = outstanding_tokens(loads[candidates[k]])
-    return pick_lowest(candidates, state)
+    return pick_lowest(outstanding_tokens, loads, candidates, request, state)

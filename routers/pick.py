@@ -1,6 +1,6 @@
 """What routers share: their decorator, their random numbers, and the pick of the lowest score.
 
-A router scores the candidates and picks. Equal scores are settled by a seeded draw, and only then is one made, so a
+Most routers are a score and `pick_lowest`. Equal scores are settled by a seeded draw, and only then is one made, so a
 policy without ties is the same function of the loads in every run.
 """
 
@@ -31,25 +31,18 @@ def random_below(state: RouterState, n: int) -> int:
 
 
 @verb
-def pick_lowest(candidates: Any, state: RouterState) -> int:
-    """Returns the candidate whose `state.scores` entry is lowest; ties are drawn among."""
+def pick_lowest(score: Any, loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+    """Returns the candidate whose `score(load, request)` is lowest; ties are drawn among. O(candidates), in one pass."""
     best, num_ties = 0, 1
+    lowest = score(loads[candidates[0]], request)
     for k in range(1, candidates.size):
-        if state.scores[k] < state.scores[best]:
-            best, num_ties = k, 1
-        elif state.scores[k] == state.scores[best]:
-            num_ties += 1
-    if num_ties > 1:
-        best = nth_tie(state, best, random_below(state, num_ties))
+        found = score(loads[candidates[k]], request)
+        if found <= lowest:
+            num_ties = num_ties + 1 if found == lowest else 1
+            if num_ties == 1:
+                best, lowest = k, found
+    for _ in range(random_below(state, num_ties) if num_ties > 1 else 0):
+        best += 1
+        while score(loads[candidates[best]], request) != lowest:
+            best += 1
     return candidates[best]
-
-
-@verb
-def nth_tie(state: RouterState, first: int, n: int) -> int:
-    """Returns the place of the n-th score, counted from `first`, that equals the one at `first`."""
-    k = first
-    for _ in range(n):
-        k += 1
-        while state.scores[k] != state.scores[first]:
-            k += 1
-    return k

@@ -19,14 +19,14 @@ class Options(Params):
 
 @verb
 def draw_another(state: RouterState, n: int, num_drawn: int) -> int:
-    """Returns a draw from 0 to n - 1 that differs from the `num_drawn` earlier ones; `state.scores` remembers them."""
+    """Returns a draw from 0 to n - 1 that differs from the `num_drawn` earlier ones; `state.drawn` remembers them."""
     drawn = -1
     while drawn < 0:
         drawn = random_below(state, n)
         for k in range(num_drawn):
-            if state.scores[k] == drawn:
+            if state.drawn[k] == drawn:
                 drawn = -1
-    state.scores[num_drawn] = drawn
+    state.drawn[num_drawn] = drawn
     return drawn
 
 
@@ -40,6 +40,6 @@ def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int
     best = draw_another(state, candidates.size, 0)
     for k in range(1, d):
         other = draw_another(state, candidates.size, k)
-        if outstanding_tokens(loads[candidates[other]]) < outstanding_tokens(loads[candidates[best]]):
+        if outstanding_tokens(loads[candidates[other]], request) < outstanding_tokens(loads[candidates[best]], request):
             best = other
     return candidates[best]

@@ -25,8 +25,8 @@ def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int
     start = state.memory[0] % candidates.size
     state.memory[0] += 1
     best, best_score = -1, float("inf")
-    for k in range(candidates.size):
-        r = candidates[(start + k) % candidates.size]
+    for k in range(start, start + candidates.size):
+        r = candidates[k if k < candidates.size else k - candidates.size]
         load = loads[r]
         kv_usage = 1.0 - load.num_free_blocks / load.num_usable_blocks
         score = max(state.options[0] * load.num_inflight, float(load.num_waiting + load.num_running))

@@ -12,8 +12,8 @@ def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int
     start = state.memory[0] % candidates.size
     state.memory[0] += 1
     best, best_score = -1, -1
-    for k in range(candidates.size):
-        r = candidates[(start + k) % candidates.size]
+    for k in range(start, start + candidates.size):
+        r = candidates[k if k < candidates.size else k - candidates.size]
         score = 4 * loads[r].num_waiting + loads[r].num_running
         if best < 0 or score < best_score:
             best, best_score = r, score

@@ -80,7 +80,7 @@ class Audit:
         wrong |= (loads["running_tokens"] != held_tokens) | (loads["waiting_tokens"] != waiting_tokens)
         self.num_lost_blocks += int(np.count_nonzero(lost))
         self.num_miscounts += int(np.count_nonzero(wrong))
-        self.num_future_scrapes += int(np.count_nonzero(fleet.seen["scraped_at_s"] > fleet.clock[0].now_s))
+        self.num_future_scrapes += int(fleet.clock[0].scraped_at_s > fleet.clock[0].now_s)
 
     def close(self, fleet: Fleet, now_s: float) -> None:
         """Notes the state at the end."""

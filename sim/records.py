@@ -76,18 +76,18 @@ REQUEST = np.dtype(
 
 LOAD = np.dtype(
     [
-        ("num_waiting", "i8"),
-        ("num_running", "i8"),
         ("waiting_tokens", "i8"),  # prompt (and regenerated) tokens not yet admitted
-        ("running_tokens", "i8"),  # tokens whose KV is held
-        ("num_free_blocks", "i8"),
-        ("num_usable_blocks", "i8"),
-        ("num_inflight", "i8"),  # the router's own count: sent and not yet ended; never stale
-        ("scraped_at_s", "f8"),
+        ("running_tokens", "i4"),  # tokens whose KV is held
+        ("num_waiting", "i4"),
+        ("num_running", "i4"),
+        ("num_free_blocks", "i4"),
+        ("num_usable_blocks", "i4"),
+        ("num_inflight", "i4"),  # the router's own count: sent and not yet ended; never stale
     ],
     align=True,
 )
-"""What a replica exposes; one cache line. `fleet.loads` is live, `fleet.seen` is what the router was last shown."""
+"""What a replica exposes. `fleet.loads` is live, `fleet.seen` is what the router was last shown. Two fit in a cache line:
+a router may read a thousand of them for every request."""
 
 REPLICA = np.dtype(
     [
@@ -176,6 +176,7 @@ CLOCK = np.dtype(
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
         ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
         ("num_scrapes", "i8"),
+        ("scraped_at_s", "f8"),  # what the router sees is never younger
         ("routes_in_python", "i8"),
         ("chosen", "i8"),  # the Python router's answer
         ("drained", "i8"),  # the slot that has just run dry
@@ -223,7 +224,7 @@ class RouterState(NamedTuple):
     """A router's memory between requests."""
 
     random: Any  # (2,) i8: the state of its own random numbers
-    scores: Any  # (num_slots,) f8: scratch for the scores of the candidates
+    drawn: Any  # (num_slots,) i8: scratch for the candidates drawn for one request
     memory: Any  # (16,) i8: whatever a policy wants to remember; zero at the start
     options: Any  # (16,) f8: the policy's parameters
 
@@ -246,7 +247,7 @@ FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
 )
 LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
 ROUTER_STATE_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
-    (nb.types.int64[::1], nb.types.float64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState
+    (nb.types.int64[::1], nb.types.int64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState
 )
 ROUTER_SIGNATURE = nb.types.int64(
     LOADS_TYPE, nb.types.int64[::1], nb.types.Array(nb.from_dtype(REQUEST_VIEW), 1, "C"), ROUTER_STATE_TYPE

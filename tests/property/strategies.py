@@ -1,0 +1,176 @@
+"""What Hypothesis draws engines, traffic and fleets from: small, tight, and full of ties."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+import routers
+from tests.fleets import Ran, arrivals, engine, run
+
+FIXED_STEP = {"overhead_s": 0.5}
+"""Every step lasts as long as the gaps between arrivals are multiples of: many things happen at one instant."""
+
+LOADED_STEP = {
+    "flops_per_token": 1.0,
+    "flops_per_attended_token": 0.01,
+    "flops_per_s": 100.0,
+    "dense_weight_bytes": 10.0,
+    "kv_bytes_per_token": 1.0,
+    "bytes_per_s": 200.0,
+    "comm_s": 0.002,
+    "comm_s_per_token": 0.001,
+    "overhead_s": 0.01,
+    "cpu_s": 0.03,
+    "cpu_s_per_request": 0.01,
+}
+"""A step's time depends on everything that it may depend on."""
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[tuple[float, int, int]]:
+    """Rows of (arrived_at_s, prompt tokens, output tokens): bursts, ties and pauses, prompts and answers of one token."""
+    gaps_s = st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5, 1.0, 7.5])
+    row = st.tuples(gaps_s, st.one_of(st.just(1), st.integers(1, 40)), st.one_of(st.just(1), st.integers(1, 30)))
+    rows, now_s = [], 0.0
+    for gap_s, num_prompt_tokens, num_output_tokens in draw(st.lists(row, min_size=1, max_size=25)):
+        now_s += gap_s
+        rows.append((now_s, num_prompt_tokens, num_output_tokens))
+    return rows
+
+
+@st.composite
+def engines(draw: st.DrawFn, rows: list[tuple[float, int, int]]) -> dict[str, Any]:
+    """An engine's fields: its KV cache holds the largest of `rows` and a few blocks more, its budget is a few prompts."""
+    longest = max(prompt + output for _, prompt, output in rows)
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    max_num_seqs = draw(st.integers(1, 8))
+    enable_chunked_prefill = draw(st.booleans())
+    least = max_num_seqs if enable_chunked_prefill else max(longest, max_num_seqs)  # vLLM refuses to start with less
+    return {
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": draw(st.integers(least, least + 40)),
+        "block_size": block_size,
+        "num_usable_blocks": -(-(longest - 1) // block_size) + draw(st.integers(0, 12)),
+        "max_model_len": longest,
+        "enable_chunked_prefill": int(enable_chunked_prefill),
+        "scheduler_reserve_full_isl": int(draw(st.booleans())),
+        "watermark_blocks": draw(st.sampled_from([0, 0, 1, 3])),
+        "async_scheduling": int(draw(st.booleans())),
+        **draw(st.sampled_from([FIXED_STEP, LOADED_STEP])),
+    }
+
+
+@st.composite
+def engines_and_traffic(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[float, int, int]]]:
+    """An engine's fields and rows that it can all serve."""
+    rows = draw(traffic())
+    return draw(engines(rows)), rows
+
+
+class Script:
+    """An autoscaler that reads its decisions from a list, and keeps to the last."""
+
+    def __init__(self, decisions: list[int]) -> None:
+        self.decisions = decisions
+        self.num_decided = 0
+
+    def decide(self, view: Any) -> Any:
+        self.desired = self.decisions[min(self.num_decided, len(self.decisions) - 1)]
+        self.num_decided += 1
+        return self
+
+
+@dataclass(frozen=True)
+class Case:
+    """A whole run, as plain data."""
+
+    rows: list[tuple[float, int, int]]
+    engine: dict[str, Any]
+    decisions: list[int]
+    router: Any = "least_loaded"
+    max_replicas: int = 4
+    scrape_interval_s: float = 0.0
+    interval_s: float = 2.0
+    stages_s: tuple[float, ...] = ()
+    drain_timeout_s: float = 600.0
+    requeue_on_timeout: bool = True
+    warm_start: bool = True
+    timeline_interval_s: float = 60.0
+    chunk: int = 1000
+
+    def run(self, **changes: Any) -> Ran:
+        """Runs it, with `changes` to its fields, and checks the invariants."""
+        case = replace(self, **changes)
+        columns = ("provisioned_at_s", "image_pulled_at_s", "ready_at_s")
+        return run(
+            arrivals(case.rows),
+            engine(**case.engine),
+            router=case.router,
+            autoscaler=Script(case.decisions),
+            max_replicas=case.max_replicas,
+            scrape_interval_s=case.scrape_interval_s,
+            interval_s=case.interval_s,
+            stages=lambda: list(zip(columns, case.stages_s, strict=False)),
+            drain_timeout_s=case.drain_timeout_s,
+            requeue_on_timeout=case.requeue_on_timeout,
+            warm_start=case.warm_start,
+            timeline_interval_s=case.timeline_interval_s,
+            chunk=case.chunk,
+        )
+
+    def is_servable(self, num_prompt_tokens: int, num_output_tokens: int) -> bool:
+        """Whether an engine can ever serve it: all tokens in its context, all but the last in its KV cache."""
+        num_tokens = num_prompt_tokens + num_output_tokens
+        num_kv_tokens = self.engine["num_usable_blocks"] * self.engine["block_size"]
+        return num_tokens <= self.engine["max_model_len"] and num_tokens - 1 <= num_kv_tokens
+
+    def scaled(self, k: float) -> "Case":
+        """The same story told k times slower."""
+        rates = ("flops_per_s", "bytes_per_s")
+        times = ("comm_s", "comm_s_per_token", "overhead_s", "cpu_s", "cpu_s_per_request")
+        scaled = {name: value / k for name, value in self.engine.items() if name in rates}
+        scaled |= {name: value * k for name, value in self.engine.items() if name in times}
+        return replace(
+            self,
+            rows=[(arrived_at_s * k, prompt, output) for arrived_at_s, prompt, output in self.rows],
+            engine=self.engine | scaled,
+            scrape_interval_s=self.scrape_interval_s * k,
+            interval_s=self.interval_s * k,
+            stages_s=tuple(stage_s * k for stage_s in self.stages_s),
+            drain_timeout_s=self.drain_timeout_s * k,
+            timeline_interval_s=self.timeline_interval_s * k,
+        )
+
+
+@st.composite
+def steady_fleets(draw: st.DrawFn) -> Case:
+    """A few replicas that are there from the first to the last; some requests may be too large for them."""
+    num_replicas = draw(st.integers(1, 4))
+    rows = draw(traffic())
+    return Case(
+        rows=rows,
+        engine=draw(engines(rows[: draw(st.integers(1, len(rows)))])),
+        decisions=[num_replicas],
+        router=draw(st.sampled_from(sorted(routers.KINDS))),
+        max_replicas=num_replicas,
+        scrape_interval_s=draw(st.sampled_from([0.0, 0.5, 0.7])),
+    )
+
+
+@st.composite
+def changing_fleets(draw: st.DrawFn) -> Case:
+    """Replicas that come and go, down to none, with drains that may not end in time; one is there at the end."""
+    max_replicas = draw(st.integers(1, 4))
+    decisions = draw(st.lists(st.integers(0, max_replicas), min_size=1, max_size=12))
+    return replace(
+        draw(steady_fleets()),
+        decisions=[*decisions, draw(st.integers(1, max_replicas))],
+        max_replicas=max_replicas,
+        interval_s=draw(st.sampled_from([0.5, 1.0, 2.3])),
+        stages_s=draw(st.sampled_from([(), (0.0,), (1.0,), (0.3, 0.4, 1.7)])),
+        drain_timeout_s=draw(st.sampled_from([0.0, 0.5, 3.1, 600.0])),
+        requeue_on_timeout=draw(st.booleans()),
+        warm_start=draw(st.booleans()),
+        timeline_interval_s=draw(st.sampled_from([0.5, 0.9, 60.0])),
+    )
