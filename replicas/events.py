@@ -12,7 +12,7 @@ def order_of(at_s: float) -> int:
 
     Which of two ends comes first is a coin toss. As integers, they are compared without a branch to mispredict.
     """
-    return np.float64(at_s).view(np.int64)
+    return int(np.float64(at_s).view(np.int64))
 
 
 @verb

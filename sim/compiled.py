@@ -28,7 +28,7 @@ def _cache_folder() -> Path:
 
 
 if not os.environ.get("NUMBA_CACHE_DIR"):
-    nb.config.CACHE_DIR = str(_cache_folder())
+    nb.config.CACHE_DIR = str(_cache_folder())  # type: ignore[attr-defined]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

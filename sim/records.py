@@ -45,34 +45,37 @@ REQUEST_VIEW = np.dtype(
 
 REQUEST = np.dtype(
     [
+        # what the scheduler reads and writes: one cache line
+        ("num_prompt_tokens", "i4"),
+        ("num_output_tokens", "i4"),
+        ("num_generated_tokens", "i4"),  # at the last admission or preemption, and at the end
+        ("num_computed_tokens", "i4"),  # while it prefills
+        ("last_step", "i8"),  # the step that yields its last token; while it waits, the latest step whose token is counted
+        ("next", "i4"),  # in `waiting` or `running`; -1 at the end
+        ("previous", "i4"),
+        ("due_next", "i4"),  # in the calendar of last tokens
+        ("due_previous", "i4"),
+        ("first_next", "i4"),  # in the batch's list of prefills that end
+        ("due_slot", "i2"),
+        ("class_id", "i2"),
+        ("replica", "i4"),  # slot
+        ("machine", "i4"),  # id in replicas.parquet
+        ("phase", "i1"),
+        ("status", "i1"),
+        ("reason", "i1"),
+        # what becomes of it: the other
+        ("num_preemptions", "i4"),
+        ("num_cached_tokens", "i4"),
         ("arrived_at_s", "f8"),
         ("routed_at_s", "f8"),
         ("scheduled_at_s", "f8"),
         ("first_token_at_s", "f8"),
         ("last_token_at_s", "f8"),
         ("finished_at_s", "f8"),
-        ("num_prompt_tokens", "i8"),
-        ("num_output_tokens", "i8"),
-        ("num_generated_tokens", "i8"),  # at the last admission or preemption, and at the end
-        ("num_computed_tokens", "i8"),  # while it prefills
-        ("num_cached_tokens", "i8"),
-        ("num_preemptions", "i8"),
-        ("last_step", "i8"),  # the step that yields its last token; while it waits, the latest step whose token is counted
-        ("next", "i8"),  # in `waiting` or `running`; -1 at the end
-        ("previous", "i8"),
-        ("due_next", "i8"),  # in the calendar of last tokens
-        ("due_previous", "i8"),
-        ("due_slot", "i8"),
-        ("first_next", "i8"),  # in the batch's list of prefills that end
-        ("replica", "i8"),  # slot
-        ("machine", "i8"),  # id in replicas.parquet
-        ("class_id", "i8"),
-        ("phase", "i8"),
-        ("status", "i8"),
-        ("reason", "i8"),
     ],
     align=True,
 )
+"""A request in flight. Links hold ids, so a run has at most 2**31 requests."""
 
 LOAD = np.dtype(
     [
@@ -91,26 +94,26 @@ a router may read a thousand of them for every request."""
 
 REPLICA = np.dtype(
     [
-        ("pool", "i8"),
-        ("machine", "i8"),
-        ("is_open", "i8"),  # takes new requests
-        ("is_draining", "i8"),
-        ("waiting_head", "i8"),
-        ("waiting_tail", "i8"),
-        ("running_head", "i8"),
-        ("running_tail", "i8"),
-        ("prefilling", "i8"),  # the one request whose prefill is unfinished; always the last of `running`
-        ("num_steps", "i8"),  # steps planned so far; the next step's number
-        ("num_decoding", "i8"),  # requests that get one token in the next step
+        ("pool", "i4"),
+        ("machine", "i4"),
+        ("is_running", "i1"),  # a step is on the device
+        ("is_planned", "i1"),  # async scheduling: a second step waits behind it
+        ("is_open", "i1"),  # takes new requests
+        ("is_draining", "i1"),
+        ("num_decoding", "i4"),  # requests that get one token in the next step
         ("decoding_context_tokens", "i8"),  # sum of their computed tokens
-        ("is_running", "i8"),  # a step is on the device
-        ("is_planned", "i8"),  # async scheduling: a second step waits behind it
+        ("num_steps", "i8"),  # steps planned so far; the next step's number
+        ("waiting_head", "i4"),
+        ("waiting_tail", "i4"),
+        ("running_head", "i4"),
+        ("running_tail", "i4"),
+        ("prefilling", "i4"),  # the one request whose prefill is unfinished; always the last of `running`
+        ("peak_running", "i4"),
+        ("peak_batched_tokens", "i4"),
+        ("num_preemptions", "i4"),
         ("last_step_ended_at_s", "f8"),
         ("busy_s", "f8"),
         ("num_delivered_tokens", "i8"),
-        ("num_preemptions", "i8"),
-        ("peak_running", "i8"),
-        ("peak_batched_tokens", "i8"),
         ("num_idle_with_work", "i8"),  # invariant 6; stays 0
     ],
     align=True,
@@ -119,12 +122,12 @@ REPLICA = np.dtype(
 BATCH = np.dtype(
     [
         ("step", "i8"),
-        ("num_decodes", "i8"),
-        ("num_requests", "i8"),
-        ("num_tokens", "i8"),
-        ("attended_tokens", "f8"),  # sum of n * (c + n/2)
+        ("num_decodes", "i4"),
+        ("num_requests", "i4"),
+        ("num_tokens", "i4"),
+        ("first_head", "i4"),  # requests whose prefill ends in this step
         ("kv_tokens", "i8"),  # sum of c + n
-        ("first_head", "i8"),  # requests whose prefill ends in this step
+        ("attended_tokens", "f8"),  # sum of n * (c + n/2)
         ("started_at_s", "f8"),
         ("ends_at_s", "f8"),
     ],
@@ -234,8 +237,8 @@ FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
         *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (CLOCK, REQUEST, REQUEST_VIEW, REPLICA, LOAD, LOAD)),
         nb.types.Array(nb.from_dtype(BATCH), 2, "C"),
         nb.types.Array(nb.from_dtype(ENGINE), 1, "C"),
-        nb.types.int64[:, ::1],
-        nb.types.int64[:, ::1],
+        nb.types.int32[:, ::1],
+        nb.types.int32[:, ::1],
         nb.types.int64[::1],
         nb.types.int64[::1],
         nb.types.float64[::1],
@@ -256,5 +259,8 @@ ROUTER_SIGNATURE = nb.types.int64(
 
 
 def records(dtype: np.dtype[Any], *shape: int) -> Any:
-    """Returns zeroed records whose fields read as attributes, compiled or not."""
-    return np.zeros(shape, dtype).view(np.recarray)
+    """Returns zeroed records whose fields read as attributes, compiled or not; the first begins a cache line."""
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    raw = np.zeros(num_bytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + num_bytes].view(dtype).reshape(shape).view(np.recarray)

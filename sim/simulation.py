@@ -113,7 +113,7 @@ class Simulation:
         for first_id, rows in self.plane.take_ended():
             self.write(first_id, rows)
         self.progress(self.env.now, int(self.plane.fleet.clock[0].num_ended))
-        arrivals = next(self.arrivals, ())
+        arrivals: Any = next(self.arrivals, ())
         self.plane.load(arrivals)
         if len(arrivals):
             self.last_arrival_at_s = float(arrivals[-1]["arrived_at_s"])

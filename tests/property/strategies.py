@@ -1,6 +1,7 @@
 """What Hypothesis draws engines, traffic and fleets from: small, tight, and full of ties."""
 
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -27,16 +28,25 @@ LOADED_STEP = {
 """A step's time depends on everything that it may depend on."""
 
 
-@st.composite
-def traffic(draw: st.DrawFn) -> list[tuple[float, int, int]]:
-    """Rows of (arrived_at_s, prompt tokens, output tokens): bursts, ties and pauses, prompts and answers of one token."""
-    gaps_s = st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5, 1.0, 7.5])
-    row = st.tuples(gaps_s, st.one_of(st.just(1), st.integers(1, 40)), st.one_of(st.just(1), st.integers(1, 30)))
+def a_burst(seed: int, num_requests: int, longest_gap_s: float) -> list[tuple[float, int, int]]:
+    """`num_requests` rows close together; one in five has a prompt of one token, one in five an answer of one token."""
+    random = Random(seed)
+    gaps_s = [0.0, 0.0, 0.1, 0.5, longest_gap_s]
     rows, now_s = [], 0.0
-    for gap_s, num_prompt_tokens, num_output_tokens in draw(st.lists(row, min_size=1, max_size=25)):
-        now_s += gap_s
+    for _ in range(num_requests):
+        num_prompt_tokens = random.choice([1, *[random.randint(1, 40)] * 4])
+        num_output_tokens = random.choice([1, *[random.randint(1, 40)] * 4])
         rows.append((now_s, num_prompt_tokens, num_output_tokens))
+        now_s += random.choice(gaps_s)
     return rows
+
+
+def traffic() -> st.SearchStrategy[list[tuple[float, int, int]]]:
+    """Rows of (arrived_at_s, prompt tokens, output tokens).
+
+    Lists that Hypothesis grows are short and simple; a seed gives what fills a cache, and still shrinks by its number.
+    """
+    return st.builds(a_burst, st.integers(0, 1 << 30), st.integers(1, 40), st.sampled_from([0.5, 1.0, 7.5, 40.0]))
 
 
 @st.composite
@@ -44,14 +54,14 @@ def engines(draw: st.DrawFn, rows: list[tuple[float, int, int]]) -> dict[str, An
     """An engine's fields: its KV cache holds the largest of `rows` and a few blocks more, its budget is a few prompts."""
     longest = max(prompt + output for _, prompt, output in rows)
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
-    max_num_seqs = draw(st.integers(1, 8))
+    max_num_seqs = draw(st.integers(1, 16))
     enable_chunked_prefill = draw(st.booleans())
     least = max_num_seqs if enable_chunked_prefill else max(longest, max_num_seqs)  # vLLM refuses to start with less
     return {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": draw(st.integers(least, least + 40)),
         "block_size": block_size,
-        "num_usable_blocks": -(-(longest - 1) // block_size) + draw(st.integers(0, 12)),
+        "num_usable_blocks": -(-(longest - 1) // block_size) + draw(st.integers(0, 6)),
         "max_model_len": longest,
         "enable_chunked_prefill": int(enable_chunked_prefill),
         "scheduler_reserve_full_isl": int(draw(st.booleans())),

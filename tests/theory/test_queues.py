@@ -66,7 +66,8 @@ def equal_steps(servers: int) -> Any:
 
 def arriving(rate_per_s: float, prompt: dict[str, Any], output: dict[str, Any], seed: int, num: int = NUM_REQUESTS) -> Any:
     lengths = {"prompt": prompt, "output": output}
-    traffic = KINDS["poisson"](rate_per_s=rate_per_s, duration_s=1e9, limit=num, lengths=lengths)
+    fields = {"rate_per_s": rate_per_s, "duration_s": 1e9, "limit": num, "lengths": lengths}
+    traffic = KINDS["poisson"].model_validate(fields)
     return np.concatenate(list(traffic.stream(seed).chunks()))
 
 
@@ -141,9 +142,9 @@ def test_many_sequences_wait_as_kiefer_and_wolfowitz_say_and_at_most_one_step_mo
     np.testing.assert_allclose(found.sojourns, found.waits + found.services, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("load", "share"), [(0.5, 0.04), (0.8, 0.06), (0.9, 0.12)])
+@pytest.mark.parametrize(("load", "share"), [(0.5, 0.05), (0.8, 0.08), (0.9, 0.12)])
 def test_mm1_wait_and_sojourn(load: float, share: float) -> None:
-    """Detects an error of 4, 6 and 12 % of the wait. Service in tokens lowers the wait by 0.005 % against M/M/1."""
+    """Detects an error of 5, 8 and 12 % of the wait. Service in tokens lowers the wait by 0.005 % against M/M/1."""
     found, theory = single_server(load, "exponential"), mm1(load, 1.0)
     for values, expected in ((found.waits, theory.wait_s), (found.sojourns, theory.sojourn_s)):
         mean = estimate(values, NUM_BATCHES, ((found.gaps, 1 / load), (found.services, 1.0)))
@@ -153,11 +154,11 @@ def test_mm1_wait_and_sojourn(load: float, share: float) -> None:
 
 @pytest.mark.parametrize("percent", [50, 90, 99])
 def test_mm1_percentiles_of_the_sojourn(percent: float) -> None:
-    """The share of sojourns within theory's percentile; detects an error of 1 percent of all requests at p50, 0.3 at p99."""
+    """The share of sojourns within theory's percentile; detects 2 of 100 requests too few or many there, at p99 1 of 100."""
     found, limit_s = single_server(0.8, "exponential"), mm1_sojourn_percentile_s(0.8, 1.0, percent)
     within = estimate(found.sojourns <= limit_s, NUM_BATCHES, ((found.gaps, 1 / 0.8), (found.services, 1.0)))
     assert within.agrees_with(percent / 100)
-    assert within.detects(0.02 if percent < 90 else 0.01)
+    assert within.detects(0.02 if percent < 99 else 0.01)
 
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law != "exponential"])
@@ -176,21 +177,21 @@ def test_an_answer_in_equal_steps_is_mg1_with_a_geometric_law() -> None:
     found, theory = one_line(1, 0.8), mg1(0.8, 1.0, 1 - 1 / MEAN_STEPS)
     mean = estimate(found.waits, NUM_BATCHES, ((found.gaps, 1 / 0.8), (found.services, 1.0)))
     assert mean.agrees_with(theory.wait_s)
-    assert mean.detects(0.06 * theory.wait_s)
+    assert mean.detects(0.08 * theory.wait_s)
 
 
 @pytest.mark.parametrize("servers", [2, 8])
 def test_mmc_wait_and_sojourn(servers: int) -> None:
     """One line before c sequences. Known bias: up to one step more (2 % of a service), and 1 % of the wait less for 50 steps.
 
-    The second follows Lee and Longton (1959): M/G/c waits (1 + scv)/2 times as long as M/M/c. Detects 10 % of the wait.
+    The second follows Lee and Longton (1959): M/G/c waits (1 + scv)/2 times as long as M/M/c. Detects 12 % of the wait.
     """
     found, theory = one_line(servers, 0.8), mmc(0.8 * servers, 1.0, servers)
     low, high = -0.5 / MEAN_STEPS * theory.wait_s, 1 / MEAN_STEPS
     for values, expected in ((found.waits, theory.wait_s), (found.sojourns, theory.sojourn_s)):
         mean = estimate(values, NUM_BATCHES, ((found.gaps, 1 / 0.8 / servers), (found.services, 1.0)))
         assert mean.agrees_with(expected, low=low, high=high)
-        assert mean.detects(0.10 * theory.wait_s)
+        assert mean.detects(0.12 * theory.wait_s)
 
 
 def test_t28_eight_lines_wait_fourteen_times_as_long_as_one() -> None:

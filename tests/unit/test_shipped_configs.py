@@ -62,4 +62,4 @@ def test_t37_overlapping_cpu_work_shortens_the_steps_and_the_queue(tmp_path: Pat
     result = run(ROOT / "configs" / "cpu_overlap.yaml", out=tmp_path, smoke=True, progress=False)
     overlapped, serial = (one.requests[["tpot_s", "ttft_s"]].median() for one in result.runs)
     assert overlapped["ttft_s"] < serial["ttft_s"]
-    assert 0.001 < serial["tpot_s"] - overlapped["tpot_s"]
+    assert serial["tpot_s"] - overlapped["tpot_s"] > 0.001

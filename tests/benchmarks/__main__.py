@@ -1,0 +1,148 @@
+"""`make bench`: how fast, from start to finished Parquet and in the data plane alone. Figures, never assertions.
+
+Every figure is the median of its repetitions, in a process of its own held to one core; the whole takes some minutes.
+`python -m tests.benchmarks NAME ...` runs only those that are named.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import tests.fleets as fleets
+from sim.records import ARRIVAL
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(names: list[str]) -> None:
+    print(f"{platform.platform()}, {processor()}, {os.cpu_count()} cores; each figure on one core")
+    for name in names or list(BENCHMARKS):
+        for line in BENCHMARKS[name]():
+            print(f"  {line}", flush=True)
+
+
+def processor() -> str:
+    """Returns the processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def in_process(*arguments: str, cache: str | None = None) -> float:
+    """Returns the wall seconds of a Python process on one core."""
+    environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
+    started = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, check=True, capture_output=True, preexec_fn=one_core)
+    return time.perf_counter() - started
+
+
+def days(num_days: int) -> list[str]:
+    """The opening question, a whole number of days, from a cached start to finished Parquet."""
+    with tempfile.TemporaryDirectory() as out:
+        config = "configs/opening_question.yaml"
+        seconds = in_process("run_experiment.py", config, "--out", out, "--set", f"traffic.duration_s={num_days * 86400}.0")
+        manifest = json.loads((Path(out) / "opening_question" / "manifest.json").read_text())
+    counts, wall_s = manifest["counts"], manifest["wall_s"]
+    return [
+        f"opening_question.yaml, {num_days} day(s): {seconds:.1f} s in all ({wall_s['simulate']:.1f} s simulating and writing, "
+        f"{wall_s['summarise']:.1f} s summing up)",
+        f"  {counts['requests']:,} requests, {counts['tokens']:,} tokens, {counts['steps']:,} steps: "
+        f"{counts['requests'] / seconds:,.0f} requests/s; peak memory {manifest['peak_memory_bytes'] / 1e6:,.0f} MB",
+    ]
+
+
+def start() -> list[str]:
+    """Time to a first result, with the compiled code cached and without."""
+    smoke = ("run_experiment.py", "configs/cpu_overlap.yaml", "--smoke", "--force", "--jobs", "1", "--set", "sweep=null")
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as cache:
+        cold = in_process(*smoke, "--out", out, cache=cache)
+        cached = [in_process(*smoke, "--out", out, cache=cache) for _ in range(3)]
+    return [
+        f"start, compile, and a run of 2,000 requests with its report: {cold:.1f} s",
+        f"the same with the code cached: {statistics.median(cached):.1f} s",
+    ]
+
+
+def poisson(num_requests: int, per_s: float, mean_prompt: float, mean_output: float) -> np.ndarray:
+    """(n,) ARRIVAL with lognormal lengths."""
+    rng = np.random.default_rng(1)
+    rows = np.zeros(num_requests, ARRIVAL)
+    rows["arrived_at_s"] = np.cumsum(rng.exponential(1 / per_s, num_requests))
+    for name, mean in (("num_prompt_tokens", mean_prompt), ("num_output_tokens", mean_output)):
+        rows[name] = np.clip(rng.lognormal(np.log(mean) - 0.32, 0.8, num_requests), 1, 20 * mean)
+    return rows
+
+
+def timed(arriving: np.ndarray, **options: object) -> tuple[float, int]:
+    """Returns (CPU seconds, engine steps) of a run; the best of three, as other load only ever adds."""
+    found = []
+    for _ in range(3):
+        started = time.process_time()
+        ran = fleets.run(arriving, timeline_interval_s=1e6, interval_s=1e6, chunk=1 << 15, checked=False, **options)  # type: ignore[arg-type]
+        found.append((time.process_time() - started, int(ran.plane.fleet.replicas["num_steps"].sum())))
+    return min(found)
+
+
+def data_plane() -> list[str]:
+    """A light engine: short answers, a fixed step time."""
+    arriving = poisson(1_000_000, 4000.0, 500, 20)
+    seconds, steps = timed(arriving, engines=fleets.engine(overhead_s=0.02, async_scheduling=1), replicas=20, router="power_of_d_choices")
+    return [f"data plane alone, 20 light replicas: {1e6 / seconds:,.0f} requests/s, {steps / seconds:,.0f} steps/s"]
+
+
+def batches() -> list[str]:
+    """The cost of a step as the batch grows."""
+    lines = []
+    for batch in (8, 64, 512):
+        rows = poisson(batch * 40, 1e6, 500, 1)
+        rows["num_output_tokens"] = 10_000
+        limits = fleets.engine(max_num_seqs=batch, num_usable_blocks=10**7)
+        seconds, steps = timed(rows, engines=limits)
+        lines.append(f"a step with {batch} requests: {seconds / steps * 1e9:,.0f} ns")
+    return lines
+
+
+def replicas() -> list[str]:
+    """The cost of a request as the fleet grows, at 8 requests/s a replica and 20 steps/s."""
+    lines = []
+    for router in ("least_tokens", "power_of_d_choices"):
+        cost = {}
+        for num_replicas in (20, 1000):
+            arriving = poisson(500_000, 8.0 * num_replicas, 2000, 400)
+            seconds, _ = timed(arriving, engines=fleets.engine(overhead_s=0.05), replicas=num_replicas, router=router)
+            cost[num_replicas] = seconds / 500_000
+        lines.append(
+            f"{router}, 1,000 replicas at 8,000 requests/s: {cost[1000] * 1e6:.2f} us a request, "
+            f"{cost[1000] / cost[20]:.2f} times that of 20 replicas at 160"
+        )
+    return lines
+
+
+BENCHMARKS: dict[str, Callable[[], list[str]]] = {
+    "start": start,
+    "day": lambda: days(1),
+    "two_days": lambda: days(2),
+    "data_plane": data_plane,
+    "batches": batches,
+    "replicas": replicas,
+}
+
+if __name__ == "__main__":
+    one_core()
+    main(sys.argv[1:])
