@@ -8,7 +8,7 @@ from replicas.kv_blocks import free_blocks
 from replicas.queues import remove_running, remove_waiting, slot_of
 from sim.compiled import verb
 from sim.metrics import itl_bin
-from sim.records import FINISHED, GONE, NONE, WAITING, Fleet
+from sim.records import CALENDAR, FINISHED, GONE, NONE, WAITING, Fleet
 
 
 @verb
@@ -22,7 +22,7 @@ def deliver(fleet: Fleet, r: int, now_s: float) -> None:
     while i != NONE:
         deliver_first(fleet, r, i, now_s)
         i = fleet.requests[slot_of(fleet, i)].first_next
-    slot = batch.step & (fleet.due.shape[1] - 1)
+    slot = batch.step & (CALENDAR - 1)
     i = fleet.due[r, slot]
     fleet.due[r, slot] = NONE
     while i != NONE:

@@ -11,7 +11,7 @@ prefill, and it is the last: a prefill ends a step's budget or ends in it.
 from replicas.kv_blocks import blocks_for, computed_tokens, free_blocks, growth_residue, take_blocks
 from replicas.queues import append_running, file_due, prepend_waiting, remove_due, remove_running, remove_waiting, slot_of
 from sim.compiled import verb
-from sim.records import DECODING, LAST_TOKEN, NONE, PREFILLING, WAITING, Fleet
+from sim.records import CALENDAR, DECODING, LAST_TOKEN, NONE, PREFILLING, WAITING, Fleet
 
 
 @verb
@@ -117,7 +117,7 @@ def schedule_decodes(fleet: Fleet, r: int) -> None:
     batch.attended_tokens = replica.decoding_context_tokens + 0.5 * replica.num_decoding
     replica.decoding_context_tokens += replica.num_decoding
     batch.kv_tokens = replica.decoding_context_tokens
-    i = fleet.due[r, replica.num_steps & (fleet.due.shape[1] - 1)]
+    i = fleet.due[r, replica.num_steps & (CALENDAR - 1)]
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
         following = request.due_next

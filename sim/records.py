@@ -209,7 +209,7 @@ class Fleet(NamedTuple):
     seen: Any  # (num_slots,) LOAD, the router's copy; the same array as `loads` when nothing is stale
     batches: Any  # (num_slots, 2) BATCH: the running step and the planned one, by step number & 1
     engines: Any  # (num_pools,) ENGINE
-    due: Any  # (num_slots, CALENDAR) head of the list of requests whose last token comes at that step
+    due: Any  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of requests whose last token comes at that step
     growing: Any  # (num_slots, largest block_size) decodes that need a block at steps of that residue
     sent: Any  # (num_pools,) requests routed to each pool so far
     ready: Any  # (num_slots,) slots that take requests, in the order they became ready
@@ -221,6 +221,9 @@ class Fleet(NamedTuple):
 
 CALENDAR = 1024
 """Steps ahead that the calendar of last tokens reaches (a power of two); what lies further is filed again on the way."""
+
+CALENDAR_PADDING = 16
+"""One cache line more in each replica's row. Rows a power of two apart would compete for the same few places in the cache."""
 
 
 class RouterState(NamedTuple):

@@ -48,7 +48,8 @@ def in_process(*arguments: str, cache: str | None = None) -> float:
     """Returns the wall seconds of a Python process on one core."""
     environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
     started = time.perf_counter()
-    subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, check=True, capture_output=True, preexec_fn=one_core)
+    command = [sys.executable, *arguments]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, preexec_fn=one_core)
     return time.perf_counter() - started
 
 
@@ -85,7 +86,7 @@ def poisson(num_requests: int, per_s: float, mean_prompt: float, mean_output: fl
     rows = np.zeros(num_requests, ARRIVAL)
     rows["arrived_at_s"] = np.cumsum(rng.exponential(1 / per_s, num_requests))
     for name, mean in (("num_prompt_tokens", mean_prompt), ("num_output_tokens", mean_output)):
-        rows[name] = np.clip(rng.lognormal(np.log(mean) - 0.32, 0.8, num_requests), 1, 20 * mean)
+        rows[name] = np.clip(rng.lognormal(np.log(mean) - 0.32, 0.8, num_requests), 1, 5 * mean)
     return rows
 
 
@@ -102,7 +103,8 @@ def timed(arriving: np.ndarray, **options: object) -> tuple[float, int]:
 def data_plane() -> list[str]:
     """A light engine: short answers, a fixed step time."""
     arriving = poisson(1_000_000, 4000.0, 500, 20)
-    seconds, steps = timed(arriving, engines=fleets.engine(overhead_s=0.02, async_scheduling=1), replicas=20, router="power_of_d_choices")
+    light = fleets.engine(overhead_s=0.02, async_scheduling=1)
+    seconds, steps = timed(arriving, engines=light, replicas=20, router="power_of_d_choices")
     return [f"data plane alone, 20 light replicas: {1e6 / seconds:,.0f} requests/s, {steps / seconds:,.0f} steps/s"]
 
 
@@ -119,14 +121,14 @@ def batches() -> list[str]:
 
 
 def replicas() -> list[str]:
-    """The cost of a request as the fleet grows, at 8 requests/s a replica and 20 steps/s."""
+    """The cost of a request as the fleet grows: 200 s of 8 requests/s and 20 steps/s on every replica."""
     lines = []
     for router in ("least_tokens", "power_of_d_choices"):
         cost = {}
         for num_replicas in (20, 1000):
-            arriving = poisson(500_000, 8.0 * num_replicas, 2000, 400)
+            arriving = poisson(1600 * num_replicas, 8.0 * num_replicas, 2000, 400)
             seconds, _ = timed(arriving, engines=fleets.engine(overhead_s=0.05), replicas=num_replicas, router=router)
-            cost[num_replicas] = seconds / 500_000
+            cost[num_replicas] = seconds / len(arriving)
         lines.append(
             f"{router}, 1,000 replicas at 8,000 requests/s: {cost[1000] * 1e6:.2f} us a request, "
             f"{cost[1000] / cost[20]:.2f} times that of 20 replicas at 160"
