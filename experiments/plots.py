@@ -38,6 +38,13 @@ class _Day:
     summary: dict[str, Any]
 
     @property
+    def measured(self) -> pd.DataFrame:
+        """The rows of the window that the summary is about."""
+        window = self.summary["window"]
+        inside = (self.timeline["start_s"] >= window["start_s"]) & (self.timeline["end_s"] <= window["end_s"])
+        return self.timeline[inside] if inside.any() else self.timeline
+
+    @property
     def edges(self) -> _Array:
         """(n + 1,) bounds of the intervals in the chosen unit of time."""
         seconds = [*self.timeline["start_s"], self.timeline["end_s"].iloc[-1]]
@@ -63,6 +70,8 @@ def day(folders: Sequence[Path], out: Path, labels: Sequence[str] | None = None)
             _draw_latency(axes[row, column], one, metric)
             if column == 0:
                 axes[row, column].set_ylabel(f"{name}", color=_INK)
+        for row in range(3):
+            _shade_unmeasured(axes[row, column], one, says_so=row == 0)
         axes[2, column].set_xlabel(_unit(one.timeline)[1], color=_INK)
     axes[0, 0].set_ylabel("Requests/s", color=_INK)
     _finish_scales(axes, days)
@@ -107,6 +116,19 @@ def _draw_capacity(axes: Axes, one: _Day) -> None:
     _style(axes)
 
 
+def _shade_unmeasured(axes: Axes, one: _Day, says_so: bool) -> None:
+    """Greys out what the summary leaves out."""
+    unit_s = _unit(one.timeline)[0]
+    starts_at = one.measured["start_s"].iloc[0] / unit_s
+    if starts_at > 0:
+        axes.axvspan(0, starts_at, color=_FAINT, alpha=0.12, linewidth=0, zorder=0)
+    if starts_at > 0 and says_so:
+        place = (starts_at, 0.86)
+        axes.annotate("not measured ", place, xycoords=("data", "axes fraction"), ha="right", fontsize=8.5, color=_FAINT)
+    ends_at = one.measured["end_s"].iloc[-1] / unit_s
+    axes.axvspan(ends_at, max(ends_at, one.edges[-1]), color=_FAINT, alpha=0.12, linewidth=0, zorder=0)
+
+
 def _coarser(edges: _Array, columns: _Array) -> tuple[_Array, _Array]:
     """Edges and columns, averaged over neighbours until a line of them is no longer a blur."""
     width = -(-len(columns) // _MAX_POINTS)
@@ -116,8 +138,8 @@ def _coarser(edges: _Array, columns: _Array) -> tuple[_Array, _Array]:
 
 
 def _facts(one: _Day) -> str:
-    """One line that says what the picture shows."""
-    table, whole = one.timeline, one.summary["all"]
+    """One line that says what the measured part of the picture shows."""
+    table, whole = one.measured, one.summary["all"]
     lengths_s = table["end_s"] - table["start_s"]
     short_s = float(lengths_s[table["demand_per_s"] > table["capacity_per_s"]].sum())
     facts = [_shortage(short_s)]

@@ -21,7 +21,7 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
             request.last_token_at_s = replica.last_step_ended_at_s
     elif request.phase == WAITING and replica.is_running and request.last_step == running_step:
         request.num_generated_tokens -= 1
-        if request.last_token_at_s > fleet.clock[0].now_s:
+        if request.last_token_at_s == fleet.batches[r, running_step & 1].ends_at_s:
             request.last_token_at_s = replica.last_step_ended_at_s
     request.num_computed_tokens = 0
     request.last_step = NONE

@@ -76,6 +76,8 @@ def preempt(fleet: Fleet, r: int, i: int) -> None:
         request.num_generated_tokens = request.num_output_tokens - (request.last_step - latest_step)
         request.last_step = latest_step
     elif request.phase == LAST_TOKEN:  # only with async scheduling: its last token is on the device and will still come
+        if request.num_output_tokens - request.num_generated_tokens > 1:  # it decoded, so the one before came a step ago
+            request.last_token_at_s = replica.last_step_ended_at_s
         request.num_generated_tokens = request.num_output_tokens - 1
         request.last_step = NONE
     else:

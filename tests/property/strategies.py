@@ -99,6 +99,7 @@ class Case:
     engine: dict[str, Any]
     decisions: list[int]
     router: Any = "least_loaded"
+    options: Any = None
     max_replicas: int = 4
     scrape_interval_s: float = 0.0
     interval_s: float = 2.0
@@ -117,6 +118,7 @@ class Case:
             arrivals(case.rows),
             engine(**case.engine),
             router=case.router,
+            options=case.options,
             autoscaler=Script(case.decisions),
             max_replicas=case.max_replicas,
             scrape_interval_s=case.scrape_interval_s,

@@ -115,7 +115,8 @@ def test_looking_more_often_changes_nothing(case: Case, timeline_interval_s: flo
 @settings(max_examples=100, deadline=None)
 def test_a_router_decides_the_same_compiled_or_in_plain_python(case: Case) -> None:
     """The same source, called from the loop or asked by it through Python at every request."""
-    assert_same(case.run(), case.run(router=in_python(routers.KINDS[case.router].choose)))
+    kind = routers.KINDS[case.router]
+    assert_same(case.run(), case.run(router=in_python(kind.choose), options=kind.options()))
 
 
 def in_python(choose: Callable[..., int]) -> Any:
