@@ -21,7 +21,8 @@ bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
 
 docs: $(READY)
-	$(BIN)/python -m experiments.reference > docs/config.md
+	$(BIN)/python -m experiments.reference > docs/config.md.new
+	mv docs/config.md.new docs/config.md
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import routers
 from autoscalers import Controller
 from experiments.config import Experiment
@@ -14,7 +12,7 @@ from replicas.plane import DataPlane
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
 from sim.randomness import stream
-from sim.records import ENGINE
+from sim.records import ENGINE, records
 from sim.simulation import Horizon, Simulation, Sink
 from traces.traffic import TrafficStream
 
@@ -43,7 +41,9 @@ class Wiring:
     def __init__(self, experiment: Experiment, sink: Sink, progress: Callable[[float, int], None]) -> None:
         self.experiment = experiment
         self.traffic: TrafficStream = experiment.traffic.stream(experiment.seed, CHUNK_ROWS)
-        self.engines = np.concatenate([pool.replicas.engine(pool.model, pool.gpu) for pool in experiment.pools])
+        self.engines = records(ENGINE, len(experiment.pools))
+        for index, pool in enumerate(experiment.pools):
+            self.engines[index] = pool.replicas.engine(pool.model, pool.gpu)[0]
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
         self.controllers: list[Controller] = [
@@ -68,8 +68,7 @@ class Wiring:
         ask_python = None
         if not routers.is_compiled(choose):
             choose, ask_python = routers.KINDS["round_robin"].choose, choose
-        engines = self.engines.view(ENGINE, np.recarray)
-        return DataPlane(engines, num_slots, NUM_ITL_BINS, experiment.router.scrape_interval_s, choose, state, ask_python)
+        return DataPlane(self.engines, num_slots, NUM_ITL_BINS, experiment.router.scrape_interval_s, choose, state, ask_python)
 
     def capacity_of(self, index: int) -> Capacity:
         """Returns what a replica of this pool sustains at the traffic's mean lengths within the TPOT target."""

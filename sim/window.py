@@ -90,7 +90,7 @@ def load(fleet: Fleet, arrivals: Any) -> Fleet:
     Rows that ended must have been taken out with `take_ended` first, or the ring grows more than it has to.
     """
     fleet = _grown(fleet, int(fleet.clock[0].num_loaded) + len(arrivals) - int(fleet.clock[0].num_taken))
-    _expect(fleet, np.ascontiguousarray(arrivals), _blank_request())
+    _expect(fleet, np.ascontiguousarray(arrivals).view(np.recarray), _blank_request())
     return fleet
 
 

@@ -18,17 +18,17 @@ CONFIG = """
 name: chancy
 traffic:
   kind: diurnal
-  peak_per_s: 12
+  peak_per_s: 15
   trough_per_s: 4
   peak_hour: 0.1
-  duration_s: 600
-  cv: 1.5
+  duration_s: 400
+  cv: 2
   noise: 0.2
   noise_interval_s: 60
   classes:
     - name: chat
       share: 3
-      lengths: {prompt: {kind: lognormal, mean: 700, p99: 4000}, output: {kind: exponential, mean: 120}, correlation: 0.5}
+      lengths: {prompt: {kind: lognormal, mean: 700, p99: 4000, max: 6000}, output: {kind: exponential, mean: 120, max: 1500}, correlation: 0.5}
     - name: batch
       share: 1
       lengths: {prompt: {kind: uniform, low: 100, high: 3000}, output: {kind: fixed, tokens: 50}}
@@ -39,14 +39,14 @@ pools:
   - name: small
     model: llama-3.1-8b
     gpu: l40s
-    replicas: {kind: surrogate, max_model_len: 20000, num_gpu_blocks: 1300, async_scheduling: false}
+    replicas: {kind: surrogate, max_model_len: 8000, num_gpu_blocks: 520, async_scheduling: false}
     lifecycle: {provision_s: {mean_s: 20, std_s: 10}, image_s: 5, weights_gb_per_s: 4, start_s: 5, capture_s: 5, drain_timeout_s: 5}
     autoscaler: {kind: queue_target, min_replicas: 1, max_replicas: 8, scale_down_stabilization_s: 0, interval_s: 10}
     price_per_gpu_hour: 1.0
   - name: large
     model: llama-3.1-8b
     gpu: h100-sxm
-    replicas: {kind: surrogate, max_model_len: 20000, num_gpu_blocks: 1300}
+    replicas: {kind: surrogate, max_model_len: 8000, num_gpu_blocks: 520}
     autoscaler: {kind: fixed, replicas: 1}
 """
 
@@ -93,7 +93,7 @@ def test_traffic_is_the_same_whatever_router_and_autoscaler(config: Path, tmp_pa
         "router": ["router={kind: round_robin}"],
         "live": ["router.scrape_interval_s=0"],
         "scaler": ["pools.small.autoscaler={kind: forecast, forecaster: oracle, max_replicas: 8}"],
-        "fleet": ["pools.small.autoscaler={kind: fixed, replicas: 3}", "pools.large.gpu=h200"],
+        "fleet": ["pools.small.autoscaler={kind: fixed, replicas: 3}", "pools.large.gpu=h200-sxm"],
     }
     for name, sets in changes.items():
         other = run(config, out=tmp_path / name, sets=sets, progress=False).requests

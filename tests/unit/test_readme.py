@@ -1,0 +1,53 @@
+"""What the README shows is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def shown(mark: str) -> str:
+    """Returns the fenced block below a `<!-- tested: ... -->` mark."""
+    found = re.search(rf"<!-- tested: {re.escape(mark)} -->\n```\w*\n(.*?)```", README, re.DOTALL)
+    assert found, f"README.md has no block marked {mark}"
+    return found[1]
+
+
+def command(*arguments: str, cwd: Path) -> str:
+    call = [sys.executable, str(ROOT / "run_experiment.py"), *arguments]
+    return subprocess.run(call, cwd=cwd, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_run_prints_what_is_shown(tmp_path: Path) -> None:
+    printed = command(str(ROOT / "configs/cpu_overlap.yaml"), "--smoke", cwd=tmp_path)
+    assert shown("run_experiment.py configs/cpu_overlap.yaml --smoke") in printed
+
+
+PLAIN = """
+def fewest_waiting(loads, candidates, request, state):
+    return min(candidates, key=lambda r: loads[r].num_waiting)
+"""
+
+
+@pytest.mark.parametrize("kind", ["my_routers:emptiest_cache", "plain_routers:fewest_waiting"])
+def test_a_router_of_your_own_runs(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "my_routers.py").write_text(shown("my_routers.py"))
+    (tmp_path / "plain_routers.py").write_text(PLAIN)
+    command(
+        str(ROOT / "configs/cpu_overlap.yaml"), "--smoke", "--jobs", "1", "--out", "out",
+        "--set", f"router.kind={kind}", "pools.main.autoscaler.replicas=2", "sweep=null", cwd=tmp_path,
+    )  # fmt: skip
+    requests = pd.read_parquet(tmp_path / "out" / "cpu_overlap" / "requests.parquet")
+    assert set(requests["replica"]) == {0, 1}
+    assert (requests["status"] == "finished").all()
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)\)", README))))
+def test_links_lead_somewhere(path: str) -> None:
+    assert (ROOT / path).exists()
