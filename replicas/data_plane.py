@@ -7,12 +7,12 @@ a control event before all of them.
 from typing import Any
 
 import numba as nb
-import numpy as np
 
-from replicas.delivery import count_in_system, end
-from replicas.engine import enqueue, turn
+from replicas.delivery import count_in_system
+from replicas.engine import turn
 from replicas.events import next_to_end
-from replicas.queues import append_unrouted, pop_unrouted, slot_of
+from replicas.gateway import CHOOSE_TYPE, ask, offer, refusal, reject, route
+from replicas.queues import append_unrouted, slot_of
 from sim.compiled import loop, verb
 from sim.records import (
     BAD_ROUTE,
@@ -23,18 +23,12 @@ from sim.records import (
     NEEDS_ROUTE,
     NO_REASON,
     NONE,
-    OVER_KV_CACHE,
-    OVER_MAX_MODEL_LEN,
     REACHED,
-    REJECTED,
-    ROUTER_SIGNATURE,
     ROUTER_STATE_TYPE,
     UNROUTED,
     Fleet,
     RouterState,
 )
-
-CHOOSE_TYPE = nb.types.FunctionType(ROUTER_SIGNATURE)
 
 
 @verb
@@ -83,12 +77,13 @@ def show(fleet: Fleet, r: int) -> None:
 
 @verb
 def must_ask_python(fleet: Fleet) -> bool:
-    """Tells whether the arriving request waits for a router written in plain Python."""
+    """Tells whether the arriving request waits for a router written in plain Python, and shows it to it."""
     clock = fleet.clock[0]
-    if not clock.routes_in_python or clock.chosen != NONE or clock.num_ready == 0:
+    if not clock.routes_in_python or clock.chosen != NONE or refusal(fleet, clock.next_arrival) != NO_REASON:
         return False
     ask(fleet, clock.next_arrival)
-    return refusal(fleet, clock.next_arrival) == NO_REASON
+    offer(fleet, clock.next_arrival)
+    return clock.num_offered > 0
 
 
 @verb
@@ -102,83 +97,12 @@ def arrive(fleet: Fleet, choose: Any, state: RouterState) -> bool:
     if reason != NO_REASON:
         reject(fleet, i, reason)
         return True
-    if clock.num_ready == 0:
+    offer(fleet, i)
+    if clock.num_offered == 0:
         fleet.requests[slot_of(fleet, i)].phase = UNROUTED
         append_unrouted(fleet, i)
         return True
     return route(fleet, choose, state, i)
-
-
-@verb
-def refusal(fleet: Fleet, i: int) -> int:
-    """Returns why no engine of the fleet could ever serve request `i`, or `NO_REASON`."""
-    reason = NO_REASON
-    for pool in range(fleet.engines.size):
-        reason = engine_refusal(fleet, pool, i)
-        if reason == NO_REASON:
-            break
-    return reason
-
-
-@verb
-def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
-    """Returns why this pool's engine could never serve request `i`: its context, or the KV of all but its last token."""
-    engine, request = fleet.engines[pool], fleet.requests[slot_of(fleet, i)]
-    num_tokens = request.num_prompt_tokens + request.num_output_tokens
-    if num_tokens > engine.max_model_len:
-        return OVER_MAX_MODEL_LEN
-    if num_tokens - 1 > engine.num_usable_blocks * engine.block_size:
-        return OVER_KV_CACHE
-    return NO_REASON
-
-
-@verb
-def reject(fleet: Fleet, i: int, reason: int) -> None:
-    """Turns request `i` away at the door."""
-    fleet.requests[slot_of(fleet, i)].reason = reason
-    end(fleet, i, REJECTED, fleet.clock[0].now_s)
-
-
-@verb
-def ask(fleet: Fleet, i: int) -> None:
-    """Shows the router request `i`, without how long its answer will be."""
-    asking, request = fleet.asking[0], fleet.requests[slot_of(fleet, i)]
-    asking.id, asking.arrived_at_s = i, request.arrived_at_s
-    asking.num_prompt_tokens, asking.class_id = request.num_prompt_tokens, request.class_id
-
-
-@verb
-def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
-    """Has the router choose among the ready replicas and sends request `i` there; False if the choice is none of them."""
-    clock = fleet.clock[0]
-    if clock.routes_in_python:
-        r = clock.chosen
-        clock.chosen = NONE
-    else:
-        ask(fleet, i)
-        r = choose(fleet.seen, fleet.ready[: clock.num_ready], fleet.asking, state)
-    if r < 0 or r >= fleet.replicas.size or not fleet.replicas[r].is_open:
-        return False
-    send(fleet, r, i)
-    return True
-
-
-@verb
-def send(fleet: Fleet, r: int, i: int) -> None:
-    """Sends request `i` to replica `r`, and counts it in what the router sees before the next scrape shows it."""
-    clock, seen, request = fleet.clock[0], fleet.seen[r], fleet.requests[slot_of(fleet, i)]
-    reason = engine_refusal(fleet, fleet.replicas[r].pool, i)
-    if reason != NO_REASON:
-        reject(fleet, i, reason)
-        return
-    if np.isnan(request.routed_at_s):
-        request.routed_at_s = clock.now_s
-    seen.num_inflight += 1
-    fleet.sent[fleet.replicas[r].pool] += 1
-    if clock.scrape_interval_s > 0:
-        seen.num_waiting += 1
-        seen.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
-    enqueue(fleet, r, i, clock.now_s)
 
 
 @loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.float64))
@@ -209,16 +133,3 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
             return NEEDS_ROUTE
         elif not arrive(fleet, choose, state):
             return BAD_ROUTE
-
-
-@loop(nb.types.boolean(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE))
-def route_unrouted(fleet: Fleet, choose: Any, state: RouterState) -> bool:
-    """Sends the requests that found no ready replica, oldest first; a Python router is asked for one at a time."""
-    clock = fleet.clock[0]
-    while clock.num_unrouted > 0 and clock.num_ready > 0:
-        if clock.routes_in_python and clock.chosen == NONE:
-            ask(fleet, clock.unrouted_head)
-            return True
-        if not route(fleet, choose, state, pop_unrouted(fleet)):
-            return False
-    return True

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from replicas.data_plane import route_unrouted, run_until, show
+from replicas.data_plane import run_until, show
 from replicas.eviction import clear, evict
+from replicas.gateway import route_unrouted
 from replicas.integrity import recount
 from sim.compiled import Pointer, entry_point
 from sim.errors import ConfigError
@@ -59,13 +60,13 @@ class DataPlane:
     def _ask(self) -> None:
         clock = self.fleet.clock[0]
         assert self.ask_python is not None
-        candidates = self.fleet.ready[: clock.num_ready]
+        candidates = self.fleet.offered[: clock.num_offered]
         choice = self.ask_python(self.fleet.seen, candidates, self.fleet.asking, self.state)
         clock.chosen = int(choice) if choice in candidates else self.fleet.replicas.size
 
     def _bad_route(self) -> str:
         clock = self.fleet.clock[0]
-        allowed = self.fleet.ready[: clock.num_ready].tolist()
+        allowed = self.fleet.offered[: clock.num_offered].tolist()
         return f"router: its choice for request {self.fleet.asking[0].id} is not among the candidates; allowed: {allowed}"
 
     def load(self, arrivals: Any) -> None:
@@ -95,13 +96,14 @@ class DataPlane:
         self.route_unrouted()
 
     def route_unrouted(self) -> None:
-        """Sends the requests that found no ready replica, if there is one now."""
-        clock = self.fleet.clock[0]
-        while clock.num_unrouted and clock.num_ready:
-            if not _route_unrouted(self.fleet, self.choose, self.state):
-                raise ConfigError(self._bad_route())
-            if clock.num_unrouted and self.ask_python is not None:
+        """Sends the requests that found no replica to those that can serve them now."""
+        num_left = int(self.fleet.clock[0].num_unrouted)
+        while num_left > 0:
+            num_left = int(_route_unrouted(self.fleet, self.choose, self.state, num_left))
+            if num_left > 0:
                 self._ask()
+        if num_left < 0:
+            raise ConfigError(self._bad_route())
 
     def close(self, slot: int) -> bool:
         """Stops sending requests to a replica; returns whether it is empty already."""

@@ -172,6 +172,7 @@ CLOCK = np.dtype(
         ("num_taken", "i8"),  # ids below this have been taken out again
         ("is_exhausted", "i8"),  # no traffic after num_loaded
         ("num_ready", "i8"),  # replicas in fleet.ready
+        ("num_offered", "i8"),  # replicas in fleet.offered
         ("unrouted_head", "i8"),
         ("unrouted_tail", "i8"),
         ("num_unrouted", "i8"),
@@ -213,6 +214,7 @@ class Fleet(NamedTuple):
     growing: Any  # (num_slots, largest block_size) decodes that need a block at steps of that residue
     sent: Any  # (num_pools,) requests routed to each pool so far
     ready: Any  # (num_slots,) slots that take requests, in the order they became ready
+    offered: Any  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
     next_end_at_s: Any  # (num_slots,) end of the running step; inf when idle
     earliest: Any  # (2 * power of two,) winner tree over next_end_at_s
     itl_counts: Any  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
@@ -242,6 +244,7 @@ FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
         nb.types.Array(nb.from_dtype(ENGINE), 1, "C"),
         nb.types.int32[:, ::1],
         nb.types.int32[:, ::1],
+        nb.types.int64[::1],
         nb.types.int64[::1],
         nb.types.int64[::1],
         nb.types.float64[::1],

@@ -49,6 +49,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
     for name in ("waiting_head", "waiting_tail", "running_head", "running_tail", "prefilling", "machine"):
         replicas[name] = NONE
     loads = records(LOAD, num_slots)
+    ready = np.full(num_slots, NONE)
     num_leaves = 1 << (num_slots - 1).bit_length()
     return Fleet(
         clock=clock,
@@ -62,7 +63,8 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
         growing=np.zeros((num_slots, int(engines["block_size"].max())), np.int32),
         sent=np.zeros(engines.size, np.int64),
-        ready=np.full(num_slots, NONE),
+        ready=ready,
+        offered=ready if engines.size == 1 else np.full(num_slots, NONE),
         next_end_at_s=np.full(num_leaves, np.inf),
         earliest=_winner_tree(num_leaves),
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),

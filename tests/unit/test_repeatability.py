@@ -28,7 +28,10 @@ traffic:
   classes:
     - name: chat
       share: 3
-      lengths: {prompt: {kind: lognormal, mean: 700, p99: 4000, max: 6000}, output: {kind: exponential, mean: 120, max: 1500}, correlation: 0.5}
+      lengths:
+        prompt: {kind: lognormal, mean: 700, p99: 4000, max: 6000}
+        output: {kind: exponential, mean: 120, max: 1500}
+        correlation: 0.5
     - name: batch
       share: 1
       lengths: {prompt: {kind: uniform, low: 100, high: 3000}, output: {kind: fixed, tokens: 50}}
@@ -40,7 +43,7 @@ pools:
     model: llama-3.1-8b
     gpu: l40s
     replicas: {kind: surrogate, max_model_len: 8000, num_gpu_blocks: 520, async_scheduling: false}
-    lifecycle: {provision_s: {mean_s: 20, std_s: 10}, image_s: 5, weights_gb_per_s: 4, start_s: 5, capture_s: 5, drain_timeout_s: 5}
+    lifecycle: {provision_s: {mean_s: 20, std_s: 10}, image_s: 5, weights_gb_per_s: 4, start_s: 5, drain_timeout_s: 5}
     autoscaler: {kind: queue_target, min_replicas: 1, max_replicas: 8, scale_down_stabilization_s: 0, interval_s: 10}
     price_per_gpu_hour: 1.0
   - name: large
@@ -58,10 +61,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(config: Path, out: Path, *options: str, **environment: str) -> "subprocess.Popen[bytes]":
-    """Starts the command line in a process of its own."""
-    arguments = [sys.executable, str(ROOT / "run_experiment.py"), str(config), "--out", str(out), *options]
-    return subprocess.Popen(arguments, env=os.environ | environment, stdout=subprocess.DEVNULL, cwd=config.parent)
+SCRIPT = "import sys; from experiments import run; run(sys.argv[1], out=sys.argv[2], sets=sys.argv[3:], progress=False)"
+
+
+def started(config: Path, out: Path, *sets: str, **environment: str) -> "subprocess.Popen[bytes]":
+    """Starts a run in a process of its own."""
+    arguments = [sys.executable, "-c", SCRIPT, str(config), str(out), *sets]
+    return subprocess.Popen(arguments, env=os.environ | environment, cwd=ROOT)
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -69,7 +75,7 @@ def differing(one: Path, other: Path) -> list[str]:
 
 
 def test_two_processes_with_different_hash_seeds_write_the_same_bytes(config: Path, tmp_path: Path) -> None:
-    runs = [command(config, tmp_path / seed, PYTHONHASHSEED=seed) for seed in ("0", "4242")]
+    runs = [started(config, tmp_path / seed, PYTHONHASHSEED=seed) for seed in ("0", "4242")]
     assert [one.wait() for one in runs] == [0, 0]
     assert differing(tmp_path / "0", tmp_path / "4242") == []
     requests = run(config, out=tmp_path / "here", progress=False).requests
@@ -104,8 +110,14 @@ def test_traffic_is_the_same_whatever_router_and_autoscaler(config: Path, tmp_pa
 
 
 def test_plain_python_gives_the_same_requests_as_compiled_code(config: Path, tmp_path: Path) -> None:
-    """NUMBA_DISABLE_JIT=1 runs the same source, one bytecode at a time: the same floats, to the last bit."""
-    options = ("--set", "traffic.limit=150", "traffic.rate_scale=5")
-    runs = [command(config, tmp_path / jit, *options, NUMBA_DISABLE_JIT=jit) for jit in ("0", "1")]
-    assert [one.wait() for one in runs] == [0, 0]
-    assert differing(tmp_path / "0", tmp_path / "1") == []
+    """NUMBA_DISABLE_JIT=1 runs the same source without a compiler: the same floats, to the last bit."""
+    quick = "{provision_s: {mean_s: 0.5, std_s: 0.5}, image_s: 0, weights_gb_per_s: 100, start_s: 0, capture_s: 0}"
+    sets = ["traffic.limit=80", "traffic.rate_scale=4"]
+    sets += ["pools.small.autoscaler.interval_s=0.5", f"pools.small.lifecycle={quick}"]
+    plain = started(config, tmp_path / "plain", *sets, NUMBA_DISABLE_JIT="1")
+    requests = run(config, out=tmp_path / "compiled", sets=sets, progress=False).requests
+    assert plain.wait() == 0
+    assert differing(tmp_path / "plain", tmp_path / "compiled") == []
+    assert len(requests) == 80
+    assert requests["num_preemptions"].sum() > 0
+    assert requests["replica"].nunique() > 3

@@ -1,0 +1,134 @@
+"""From the door to a replica: who is refused, which replicas are offered to the router, and the sending."""
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from replicas.delivery import end
+from replicas.engine import enqueue
+from replicas.queues import append_unrouted, pop_unrouted, slot_of
+from sim.compiled import loop, verb
+from sim.records import (
+    FLEET_TYPE,
+    NO_REASON,
+    NONE,
+    OVER_KV_CACHE,
+    OVER_MAX_MODEL_LEN,
+    REJECTED,
+    ROUTER_SIGNATURE,
+    ROUTER_STATE_TYPE,
+    Fleet,
+    RouterState,
+)
+
+CHOOSE_TYPE = nb.types.FunctionType(ROUTER_SIGNATURE)
+
+
+@verb
+def refusal(fleet: Fleet, i: int) -> int:
+    """Returns why no engine of the fleet could ever serve request `i`, or `NO_REASON`."""
+    reason = NO_REASON
+    for pool in range(fleet.engines.size):
+        reason = engine_refusal(fleet, pool, i)
+        if reason == NO_REASON:
+            break
+    return reason
+
+
+@verb
+def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
+    """Returns why this pool's engine could never serve request `i`: its context, or the KV of all but its last token."""
+    engine, request = fleet.engines[pool], fleet.requests[slot_of(fleet, i)]
+    num_tokens = request.num_prompt_tokens + request.num_output_tokens
+    if num_tokens > engine.max_model_len:
+        return OVER_MAX_MODEL_LEN
+    if num_tokens - 1 > engine.num_usable_blocks * engine.block_size:
+        return OVER_KV_CACHE
+    return NO_REASON
+
+
+@verb
+def reject(fleet: Fleet, i: int, reason: int) -> None:
+    """Turns request `i` away at the door."""
+    fleet.requests[slot_of(fleet, i)].reason = reason
+    end(fleet, i, REJECTED, fleet.clock[0].now_s)
+
+
+@verb
+def offer(fleet: Fleet, i: int) -> None:
+    """Lists the ready replicas whose engine can serve request `i` as the router's candidates.
+
+    In a fleet of one pool those are all ready ones: `offered` and `ready` are then the same array.
+    """
+    clock = fleet.clock[0]
+    clock.num_offered = clock.num_ready
+    if fleet.engines.size > 1:
+        clock.num_offered = 0
+        for k in range(clock.num_ready):
+            r = fleet.ready[k]
+            if engine_refusal(fleet, fleet.replicas[r].pool, i) == NO_REASON:
+                fleet.offered[clock.num_offered] = r
+                clock.num_offered += 1
+
+
+@verb
+def ask(fleet: Fleet, i: int) -> None:
+    """Shows the router request `i`, without how long its answer will be."""
+    asking, request = fleet.asking[0], fleet.requests[slot_of(fleet, i)]
+    asking.id, asking.arrived_at_s = i, request.arrived_at_s
+    asking.num_prompt_tokens, asking.class_id = request.num_prompt_tokens, request.class_id
+
+
+@verb
+def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
+    """Has the router choose among the offered replicas and sends request `i` there; False if it chose none of them."""
+    clock = fleet.clock[0]
+    if clock.routes_in_python:
+        r = clock.chosen
+        clock.chosen = NONE
+    else:
+        ask(fleet, i)
+        r = choose(fleet.seen, fleet.offered[: clock.num_offered], fleet.asking, state)
+    if r < 0 or r >= fleet.replicas.size or not fleet.replicas[r].is_open:
+        return False
+    if engine_refusal(fleet, fleet.replicas[r].pool, i) != NO_REASON:
+        return False
+    send(fleet, r, i)
+    return True
+
+
+@verb
+def send(fleet: Fleet, r: int, i: int) -> None:
+    """Sends request `i` to replica `r`, and counts it in what the router sees before the next scrape shows it."""
+    clock, seen, request = fleet.clock[0], fleet.seen[r], fleet.requests[slot_of(fleet, i)]
+    if np.isnan(request.routed_at_s):
+        request.routed_at_s = clock.now_s
+    seen.num_inflight += 1
+    fleet.sent[fleet.replicas[r].pool] += 1
+    if clock.scrape_interval_s > 0:
+        seen.num_waiting += 1
+        seen.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
+    enqueue(fleet, r, i, clock.now_s)
+
+
+@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.int64))
+def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int) -> int:
+    """Takes the next `num_left` requests that found no replica, oldest first, and sends those that one can serve now.
+
+    Returns:
+        0 when done, -1 when the router chose none of the candidates; else a Python router must choose for the oldest, and
+        the number is what to come back with.
+    """
+    clock = fleet.clock[0]
+    while num_left > 0:
+        offer(fleet, clock.unrouted_head)
+        if clock.num_offered == 0:
+            append_unrouted(fleet, pop_unrouted(fleet))
+        elif clock.routes_in_python and clock.chosen == NONE:
+            ask(fleet, clock.unrouted_head)
+            return num_left
+        elif not route(fleet, choose, state, pop_unrouted(fleet)):
+            return -1
+        num_left -= 1
+    return 0
