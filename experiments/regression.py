@@ -5,6 +5,7 @@ experiment (and point of its sweep) the mean over seeds of every percentile, and
 seed. `--check FILE` allows the largest of three tolerances, declared at the top of the file.
 """
 
+import contextlib
 import json
 import math
 import statistics
@@ -25,8 +26,14 @@ Values = dict[str, dict[str, Any]]
 
 
 def write_baseline(folders: Sequence[Path], baseline: Path) -> None:
-    """Writes `baseline` from result folders; runs that differ by nothing but their seed become one entry."""
-    document = {"tolerance": TOLERANCE, "experiments": measured(folders)}
+    """Writes `baseline` from result folders; runs that differ by nothing but their seed become one entry.
+
+    The tolerance of a baseline that is there already was declared by a person, and stays.
+    """
+    tolerance = TOLERANCE
+    with contextlib.suppress(ConfigError):
+        tolerance = _read(baseline)["tolerance"]
+    document = {"tolerance": tolerance, "experiments": measured(folders)}
     baseline.parent.mkdir(parents=True, exist_ok=True)
     write_json(baseline, document)
 

@@ -90,12 +90,19 @@ def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
     else:
         ask(fleet, i)
         r = choose(fleet.seen, fleet.offered[: clock.num_offered], fleet.asking, state)
-    if r < 0 or r >= fleet.replicas.size or not fleet.replicas[r].is_open:
-        return False
-    if engine_refusal(fleet, fleet.replicas[r].pool, i) != NO_REASON:
+    if not is_candidate(fleet, r, i):
+        clock.chosen = r
         return False
     send(fleet, r, i)
     return True
+
+
+@verb
+def is_candidate(fleet: Fleet, r: int, i: int) -> bool:
+    """Tells whether slot `r` was offered for request `i`: it exists, takes requests, and its engine can serve this one."""
+    if r < 0 or r >= fleet.replicas.size or not fleet.replicas[r].is_open:
+        return False
+    return engine_refusal(fleet, fleet.replicas[r].pool, i) == NO_REASON
 
 
 @verb

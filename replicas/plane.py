@@ -45,6 +45,7 @@ class DataPlane:
         is_compiled = hasattr(choose, "get_compile_result")
         self.choose = Pointer(choose, ROUTER_SIGNATURE) if is_compiled else choose
         self.state, self.ask_python = state, ask_python
+        self.answer: Any = None  # of the router in Python, as it gave it
         self.fleet.clock[0].routes_in_python = ask_python is not None
 
     def run_until(self, until_s: float) -> int:
@@ -62,12 +63,14 @@ class DataPlane:
         assert self.ask_python is not None
         candidates = self.fleet.offered[: clock.num_offered]
         choice = self.ask_python(self.fleet.seen, candidates, self.fleet.asking, self.state)
+        self.answer = choice.item() if isinstance(choice, np.generic) else choice
         clock.chosen = int(choice) if choice in candidates else self.fleet.replicas.size
 
     def _bad_route(self) -> str:
         clock = self.fleet.clock[0]
-        allowed = self.fleet.offered[: clock.num_offered].tolist()
-        return f"router: its choice for request {self.fleet.asking[0].id} is not among the candidates; allowed: {allowed}"
+        chose = int(clock.chosen) if self.ask_python is None else self.answer
+        candidates = self.fleet.offered[: clock.num_offered].tolist()
+        return f"router: chose {chose!r} for request {self.fleet.asking[0].id}; the candidates are {candidates}"
 
     def load(self, arrivals: Any) -> None:
         """Lets the next arrivals in, (n,) ARRIVAL records; none means that the traffic is over."""

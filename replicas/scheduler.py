@@ -242,4 +242,3 @@ def start_decoding(fleet: Fleet, r: int, i: int) -> None:
     replica.num_decoding += 1
     replica.decoding_context_tokens += request.num_computed_tokens
     fleet.growing[r, growth_residue(request, fleet.engines[replica.pool].block_size)] += 1
-

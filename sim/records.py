@@ -182,7 +182,7 @@ CLOCK = np.dtype(
         ("num_scrapes", "i8"),
         ("scraped_at_s", "f8"),  # what the router sees is never younger
         ("routes_in_python", "i8"),
-        ("chosen", "i8"),  # the Python router's answer
+        ("chosen", "i8"),  # the Python router's answer; at the end, a choice that was no candidate
         ("drained", "i8"),  # the slot that has just run dry
         ("num_ended", "i8"),  # requests that left the system, however
         ("num_in_system", "i8"),

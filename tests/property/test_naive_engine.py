@@ -24,7 +24,8 @@ Drawn = tuple[dict[str, Any], list[tuple[float, int, int]]]
 
 def settings_of(record: Any) -> naive.Settings:
     """vLLM's options out of an ENGINE record."""
-    return naive.Settings(**{name: int(record[name]) for name in naive.Settings.__dataclass_fields__})
+    options: dict[str, Any] = {name: int(record[name]) for name in naive.Settings.__dataclass_fields__}
+    return naive.Settings(**options)
 
 
 @pytest.mark.parametrize("workload", RECORDED)
@@ -51,7 +52,7 @@ def test_every_decision_equals_the_naive_engines(drawn: Drawn) -> None:
     `Replay` drives our own verbs as the recorder drove vLLM's, so no time is involved.
     """
     fields, rows = drawn
-    assert_same_decisions(fields, [(int(2 * at_s), *lengths) for at_s, *lengths in rows])
+    assert_same_decisions(fields, [(int(2 * at_s), prompt, output) for at_s, prompt, output in rows])
 
 
 @given(engines_and_traffic())
@@ -63,7 +64,7 @@ def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) ->
     """
     fields, rows = drawn
     ran = run(arrivals(rows), engine(**fields))
-    requests = [naive.Request(f"r{i}", *row[1:]) for i, row in enumerate(rows)]
+    requests = [naive.Request(f"r{i}", prompt, output) for i, (_, prompt, output) in enumerate(rows)]
     arriving = [(row[0], request) for row, request in zip(rows, requests, strict=True)]
     busy_s = naive.by_time(settings_of(engine(**fields)[0]), arriving, lambda features: time_of(features, fields))
     assert ran.requests.scheduled_at_s.tolist() == [request.scheduled_at_s for request in requests]
@@ -117,7 +118,7 @@ def assert_same_decisions(fields: dict[str, Any], rows: list[tuple[int, int, int
     workload = {"engine_args": arguments, "num_gpu_blocks": fields["num_usable_blocks"] + 1, "requests": requests}
     ours = replay.Replay(workload)
     ours.fleet.engines[0].watermark_blocks = fields.get("watermark_blocks", 0)
-    arriving = [(step, naive.Request(f"r{i}", *lengths)) for i, (step, *lengths) in enumerate(rows)]
+    arriving = [(step, naive.Request(f"r{i}", prompt, output)) for i, (step, prompt, output) in enumerate(rows)]
     naives = list(naive.by_step(settings_of(ours.fleet.engines[0]), arriving))
     assert [compared(step) for step in ours.steps()] == [compared(step) for step in naives]
     return naives

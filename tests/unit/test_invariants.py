@@ -20,7 +20,7 @@ from tests.fleets import Constant, Ran, arrivals, engine, run
 
 def a_run() -> Ran:
     """Two replicas, small caches, 20 requests: some preempted, the first refused; every invariant holds."""
-    rows = [(0.0, 500, 1), *((0.1 * i, 20, 30) for i in range(20))]
+    rows = [(0.0, 500, 1), *((0.01 * i, 20, 30) for i in range(20))]
     tight = engine(block_size=4, num_usable_blocks=30, max_num_seqs=8, max_model_len=200, scheduler_reserve_full_isl=0)
     return run(arrivals(rows), tight, replicas=2, checked=False)
 
