@@ -45,7 +45,7 @@ def compared(step: dict[str, Any]) -> list[Any]:
 
 
 @given(engines_and_traffic())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_decision_equals_the_naive_engines(drawn: Drawn) -> None:
     """Requests come in by step (half a second of the drawn times is one): who runs, how many tokens, who has to go.
 
@@ -56,7 +56,7 @@ def test_every_decision_equals_the_naive_engines(drawn: Drawn) -> None:
 
 
 @given(engines_and_traffic())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) -> None:
     """Router, control plane and running sums change nothing: all instants of an engine alone, equal as floats.
 
