@@ -65,7 +65,7 @@ def test_everything_ends_and_tokens_are_conserved(case: Case) -> None:
 
 
 def assert_machines_serve_only_while_they_are_there(ran: Ran) -> None:
-    """A request's machine was ready when it was last scheduled for the first time, and not yet gone when it finished."""
+    """The machine that finished a request was ready before that, and not yet gone."""
     for request in ran.requests[ran.requests.status == FINISHED]:
         machine = ran.simulation.machines[int(request.machine)]
         assert machine.ready_at_s is not None
