@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from replicas.kv_blocks import free_blocks
-from replicas.queues import remove_running, remove_waiting, slot_of
+from replicas.queues import remove, slot_of
 from sim.compiled import verb
 from sim.metrics import itl_bin
 from sim.records import CALENDAR, FINISHED, GONE, NONE, WAITING, Fleet
@@ -59,12 +59,12 @@ def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     """Ends request `i` with its last token; its slot and blocks are free from here on."""
     load, request = fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     if request.phase == WAITING:  # preempted with its last token already on the device
-        remove_waiting(fleet, r, i)
+        remove(fleet, fleet.replicas[r].waiting, i)
         load.num_waiting -= 1
         load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     else:
         free_blocks(fleet, r, request)
-        remove_running(fleet, r, i)
+        remove(fleet, fleet.replicas[r].running, i)
         load.num_running -= 1
     request.num_generated_tokens = request.num_output_tokens
     request.last_token_at_s = now_s

@@ -2,7 +2,7 @@
 
 from replicas.delivery import deliver
 from replicas.events import set_next_end
-from replicas.queues import append_waiting, slot_of
+from replicas.queues import append, slot_of
 from replicas.scheduler import plan
 from replicas.step_time import step_time
 from sim.compiled import verb
@@ -18,7 +18,7 @@ def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     request.replica, request.machine = r, replica.machine
     request.phase = WAITING
-    append_waiting(fleet, r, i)
+    append(fleet, replica.waiting, i)
     load.num_waiting += 1
     load.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
     if not replica.is_running:
@@ -47,7 +47,7 @@ def turn(fleet: Fleet, r: int) -> None:
             break
     if not replica.is_running:
         set_next_end(fleet, r, float("inf"))
-        if replica.waiting_head != NONE:
+        if replica.waiting.head != NONE:
             replica.num_idle_with_work += 1
 
 

@@ -38,7 +38,7 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
 def clear(fleet: Fleet, r: int) -> None:
     """Empties replica `r`: no requests, no steps, all blocks free."""
     replica, load = fleet.replicas[r], fleet.loads[r]
-    replica.running_head = replica.running_tail = replica.waiting_head = replica.waiting_tail = NONE
+    replica.running.head = replica.running.tail = replica.waiting.head = replica.waiting.tail = NONE
     replica.prefilling = NONE
     replica.num_decoding = replica.decoding_context_tokens = 0
     replica.is_running = replica.is_planned = 0
@@ -57,7 +57,7 @@ def evict(fleet: Fleet, r: int, requeue: bool) -> int:
     """
     replica = fleet.replicas[r]
     num_evicted = 0
-    for i in (replica.running_head, replica.waiting_head):
+    for i in (replica.running.head, replica.waiting.head):
         while i != NONE:
             following = fleet.requests[slot_of(fleet, i)].next
             evict_one(fleet, r, i, requeue)

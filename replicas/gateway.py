@@ -129,11 +129,11 @@ def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int)
     """
     clock = fleet.clock[0]
     while num_left > 0:
-        offer(fleet, clock.unrouted_head)
+        offer(fleet, clock.unrouted.head)
         if clock.num_offered == 0:
             append_unrouted(fleet, pop_unrouted(fleet))
         elif clock.routes_in_python and clock.chosen == NONE:
-            ask(fleet, clock.unrouted_head)
+            ask(fleet, clock.unrouted.head)
             return num_left
         elif not route(fleet, choose, state, pop_unrouted(fleet)):
             return -1

@@ -15,7 +15,7 @@ def recount(fleet: Fleet, r: int, counts: Any) -> None:
     """Walks replica `r`'s lists and fills `counts`, (5,): running, waiting, held blocks, held tokens, waiting tokens."""
     replica = fleet.replicas[r]
     counts[:] = 0
-    i = replica.running_head
+    i = replica.running.head
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
         num_tokens = computed_tokens(request, replica.num_steps - 1)
@@ -23,7 +23,7 @@ def recount(fleet: Fleet, r: int, counts: Any) -> None:
         counts[2] += blocks_for(num_tokens, fleet.engines[replica.pool].block_size)
         counts[3] += num_tokens
         i = request.next
-    i = replica.waiting_head
+    i = replica.waiting.head
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
         counts[1] += 1

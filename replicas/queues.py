@@ -1,5 +1,7 @@
 """The lists a request can be in, linked through the requests themselves: no memory of their own, every change O(1)."""
 
+from typing import Any
+
 from sim.compiled import verb
 from sim.records import CALENDAR, NONE, Fleet
 
@@ -11,65 +13,39 @@ def slot_of(fleet: Fleet, i: int) -> int:
 
 
 @verb
-def append_waiting(fleet: Fleet, r: int, i: int) -> None:
-    """Puts request `i` at the back of replica `r`'s queue."""
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    request.previous, request.next = replica.waiting_tail, NONE
-    if replica.waiting_tail == NONE:
-        replica.waiting_head = i
+def append(fleet: Fleet, queue: Any, i: int) -> None:
+    """Puts request `i` at the back of a queue: of a replica's `waiting` or `running`, or of the unrouted."""
+    request = fleet.requests[slot_of(fleet, i)]
+    request.previous, request.next = queue.tail, NONE
+    if queue.tail == NONE:
+        queue.head = i
     else:
-        fleet.requests[slot_of(fleet, replica.waiting_tail)].next = i
-    replica.waiting_tail = i
+        fleet.requests[slot_of(fleet, queue.tail)].next = i
+    queue.tail = i
 
 
 @verb
-def prepend_waiting(fleet: Fleet, r: int, i: int) -> None:
-    """Puts request `i` at the front of replica `r`'s queue, as vLLM does with a preempted one."""
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    request.previous, request.next = NONE, replica.waiting_head
-    if replica.waiting_head == NONE:
-        replica.waiting_tail = i
+def prepend(fleet: Fleet, queue: Any, i: int) -> None:
+    """Puts request `i` at the front of a queue, as vLLM does with a preempted one."""
+    request = fleet.requests[slot_of(fleet, i)]
+    request.previous, request.next = NONE, queue.head
+    if queue.head == NONE:
+        queue.tail = i
     else:
-        fleet.requests[slot_of(fleet, replica.waiting_head)].previous = i
-    replica.waiting_head = i
+        fleet.requests[slot_of(fleet, queue.head)].previous = i
+    queue.head = i
 
 
 @verb
-def remove_waiting(fleet: Fleet, r: int, i: int) -> None:
-    """Takes request `i` out of replica `r`'s queue, wherever it stands."""
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+def remove(fleet: Fleet, queue: Any, i: int) -> None:
+    """Takes request `i` out of the queue that it is in, wherever it stands."""
+    request = fleet.requests[slot_of(fleet, i)]
     if request.previous == NONE:
-        replica.waiting_head = request.next
+        queue.head = request.next
     else:
         fleet.requests[slot_of(fleet, request.previous)].next = request.next
     if request.next == NONE:
-        replica.waiting_tail = request.previous
-    else:
-        fleet.requests[slot_of(fleet, request.next)].previous = request.previous
-
-
-@verb
-def append_running(fleet: Fleet, r: int, i: int) -> None:
-    """Puts request `i` at the back of the running ones: the order of admission."""
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    request.previous, request.next = replica.running_tail, NONE
-    if replica.running_tail == NONE:
-        replica.running_head = i
-    else:
-        fleet.requests[slot_of(fleet, replica.running_tail)].next = i
-    replica.running_tail = i
-
-
-@verb
-def remove_running(fleet: Fleet, r: int, i: int) -> None:
-    """Takes request `i` out of the running ones, wherever it stands."""
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    if request.previous == NONE:
-        replica.running_head = request.next
-    else:
-        fleet.requests[slot_of(fleet, request.previous)].next = request.next
-    if request.next == NONE:
-        replica.running_tail = request.previous
+        queue.tail = request.previous
     else:
         fleet.requests[slot_of(fleet, request.next)].previous = request.previous
 
@@ -105,12 +81,7 @@ def remove_due(fleet: Fleet, r: int, i: int) -> None:
 def append_unrouted(fleet: Fleet, i: int) -> None:
     """Puts request `i` at the back of those that no replica could take yet."""
     clock, request = fleet.clock[0], fleet.requests[slot_of(fleet, i)]
-    request.next = NONE
-    if clock.unrouted_tail == NONE:
-        clock.unrouted_head = i
-    else:
-        fleet.requests[slot_of(fleet, clock.unrouted_tail)].next = i
-    clock.unrouted_tail = i
+    append(fleet, clock.unrouted, i)
     clock.num_unrouted += 1
     clock.unrouted_tokens += request.num_prompt_tokens + request.num_generated_tokens
 
@@ -119,11 +90,9 @@ def append_unrouted(fleet: Fleet, i: int) -> None:
 def pop_unrouted(fleet: Fleet) -> int:
     """Takes the first of those that no replica could take yet; there must be one."""
     clock = fleet.clock[0]
-    i = clock.unrouted_head
+    i = clock.unrouted.head
     request = fleet.requests[slot_of(fleet, i)]
-    clock.unrouted_head = request.next
-    if clock.unrouted_head == NONE:
-        clock.unrouted_tail = NONE
+    remove(fleet, clock.unrouted, i)
     clock.num_unrouted -= 1
     clock.unrouted_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     return i

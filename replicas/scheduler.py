@@ -9,7 +9,7 @@ prefill, and it is the last: a prefill ends a step's budget or ends in it.
 """
 
 from replicas.kv_blocks import blocks_for, computed_tokens, free_blocks, growth_residue, take_blocks
-from replicas.queues import append_running, file_due, prepend_waiting, remove_due, remove_running, remove_waiting, slot_of
+from replicas.queues import append, file_due, prepend, remove, remove_due, slot_of
 from sim.compiled import verb
 from sim.records import CALENDAR, DECODING, LAST_TOKEN, NONE, PREFILLING, WAITING, Fleet
 
@@ -59,7 +59,7 @@ def preempt_until_decodes_fit(fleet: Fleet, r: int) -> None:
     replica, load = fleet.replicas[r], fleet.loads[r]
     residue = replica.num_steps % fleet.engines[replica.pool].block_size
     while fleet.growing[r, residue] > load.num_free_blocks:
-        preempt(fleet, r, replica.running_tail)
+        preempt(fleet, r, replica.running.tail)
     take_blocks(fleet, r, fleet.growing[r, residue])
 
 
@@ -84,8 +84,8 @@ def preempt(fleet: Fleet, r: int, i: int) -> None:
         replica.prefilling = NONE
         request.num_computed_tokens = 0
         request.last_step = NONE
-    remove_running(fleet, r, i)
-    prepend_waiting(fleet, r, i)
+    remove(fleet, replica.running, i)
+    prepend(fleet, replica.waiting, i)
     request.phase = WAITING
     request.num_preemptions += 1
     replica.num_preemptions += 1
@@ -174,9 +174,9 @@ def can_admit(fleet: Fleet, r: int, budget: int) -> bool:
     """Tells whether the head of the queue may start in this step: a sequence slot, its blocks and the watermark's."""
     replica, load = fleet.replicas[r], fleet.loads[r]
     engine = fleet.engines[replica.pool]
-    if replica.waiting_head == NONE or load.num_running >= engine.max_num_seqs:
+    if replica.waiting.head == NONE or load.num_running >= engine.max_num_seqs:
         return False
-    request = fleet.requests[slot_of(fleet, replica.waiting_head)]
+    request = fleet.requests[slot_of(fleet, replica.waiting.head)]
     num_tokens = request.num_prompt_tokens + request.num_generated_tokens
     if num_tokens > budget and not engine.enable_chunked_prefill:
         return False
@@ -192,12 +192,12 @@ def can_admit(fleet: Fleet, r: int, budget: int) -> bool:
 def admit(fleet: Fleet, r: int, budget: int, now_s: float) -> int:
     """Moves the head of the queue to the running requests with its first chunk; returns what is left of the budget."""
     replica, load = fleet.replicas[r], fleet.loads[r]
-    i = replica.waiting_head
+    i = replica.waiting.head
     request = fleet.requests[slot_of(fleet, i)]
     num_tokens = request.num_prompt_tokens + request.num_generated_tokens
     chunk = min(num_tokens, budget)
-    remove_waiting(fleet, r, i)
-    append_running(fleet, r, i)
+    remove(fleet, replica.waiting, i)
+    append(fleet, replica.running, i)
     load.num_waiting -= 1
     load.waiting_tokens -= num_tokens
     load.num_running += 1

@@ -77,6 +77,9 @@ REQUEST = np.dtype(
 )
 """A request in flight. Links hold ids, so a run has at most 2**31 requests."""
 
+QUEUE = np.dtype([("head", "i4"), ("tail", "i4")], align=True)
+"""A list of requests, linked through the requests themselves; -1 when empty."""
+
 LOAD = np.dtype(
     [
         ("waiting_tokens", "i8"),  # prompt (and regenerated) tokens not yet admitted
@@ -103,10 +106,8 @@ REPLICA = np.dtype(
         ("num_decoding", "i4"),  # requests that get one token in the next step
         ("decoding_context_tokens", "i8"),  # sum of their computed tokens
         ("num_steps", "i8"),  # steps planned so far; the next step's number
-        ("waiting_head", "i4"),
-        ("waiting_tail", "i4"),
-        ("running_head", "i4"),
-        ("running_tail", "i4"),
+        ("waiting", QUEUE),
+        ("running", QUEUE),  # in order of admission
         ("prefilling", "i4"),  # the one request whose prefill is unfinished; always the last of `running`
         ("peak_running", "i4"),
         ("peak_batched_tokens", "i4"),
@@ -173,8 +174,7 @@ CLOCK = np.dtype(
         ("is_exhausted", "i8"),  # no traffic after num_loaded
         ("num_ready", "i8"),  # replicas in fleet.ready
         ("num_offered", "i8"),  # replicas in fleet.offered
-        ("unrouted_head", "i8"),
-        ("unrouted_tail", "i8"),
+        ("unrouted", QUEUE),
         ("num_unrouted", "i8"),
         ("unrouted_tokens", "i8"),
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads

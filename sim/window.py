@@ -42,12 +42,13 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
     """
     clock = records(CLOCK, 1)
-    clock.unrouted_head = clock.unrouted_tail = clock.chosen = clock.drained = NONE
+    clock.chosen = clock.drained = clock["unrouted"]["head"] = clock["unrouted"]["tail"] = NONE
     clock.scrape_interval_s = scrape_interval_s
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
     replicas = records(REPLICA, num_slots)
-    for name in ("waiting_head", "waiting_tail", "running_head", "running_tail", "prefilling", "machine"):
-        replicas[name] = NONE
+    for name in ("waiting", "running"):
+        replicas[name]["head"] = replicas[name]["tail"] = NONE
+    replicas["prefilling"] = replicas["machine"] = NONE
     loads = records(LOAD, num_slots)
     ready = np.full(num_slots, NONE)
     num_leaves = 1 << (num_slots - 1).bit_length()

@@ -14,7 +14,7 @@ import numpy as np
 
 from replicas.delivery import deliver
 from replicas.kv_blocks import computed_tokens
-from replicas.queues import append_waiting
+from replicas.queues import append
 from replicas.scheduler import plan
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL, ENGINE, NONE, WAITING, records
@@ -85,7 +85,7 @@ class Replay:
         while self.num_added < len(self.requests) and self.requests[self.num_added]["arrival_step"] <= loop_step:
             request = self.fleet.requests[self.num_added]
             request.phase, request.machine = WAITING, replica.machine
-            append_waiting(self.fleet, 0, self.num_added)
+            append(self.fleet, replica.waiting, self.num_added)
             waiting.num_waiting += 1
             waiting.waiting_tokens += request.num_prompt_tokens
             self.num_added += 1
@@ -101,9 +101,9 @@ class Replay:
             return {}
         scheduled = []
         for i in self.running():
-            after = int(computed_tokens(requests[i], replica.num_steps - 1))
-            if after > self.computed[i]:
-                scheduled.append([self.names[i], after - int(self.computed[i]), int(self.computed[i]), int(requests[i].num_prompt_tokens)])
+            before, after = int(self.computed[i]), int(computed_tokens(requests[i], replica.num_steps - 1))
+            if after > before:
+                scheduled.append([self.names[i], after - before, before, int(requests[i].num_prompt_tokens)])
             self.computed[i] = after
         admitted = [i for i in self.running() if i not in ran]
         return {
@@ -124,7 +124,7 @@ class Replay:
         return step | {"loop_step": loop_step, "finished": sorted(self.names[i] for i in finished)}
 
     def running(self) -> list[int]:
-        found, i = [], int(self.fleet.replicas[0].running_head)
+        found, i = [], int(self.fleet.replicas[0].running.head)
         while i != NONE:
             found.append(i)
             i = int(self.fleet.requests[i].next)
@@ -151,7 +151,8 @@ def compare(workload_path: Path) -> tuple[int, int, str]:
         wrong = [name for name in (*COMPARED, "loop_step") if our[name] != their[name]]
         mismatches += bool(wrong)
         if wrong and not first:
-            first = f"step {number}\n" + "\n".join(f"  {name}: ours {our[name]}\n  {name}: vLLM {their[name]}" for name in wrong)
+            sides = (f"  {name}: ours {our[name]}\n  {name}: vLLM {their[name]}" for name in wrong)
+            first = "\n".join((f"step {number}", *sides))
     if len(ours) != len(theirs) and not first:
         first = f"{len(ours)} steps of ours, {len(theirs)} of vLLM"
     return len(theirs), mismatches, first
