@@ -122,7 +122,7 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
             clock.now_s = until_s
             return REACHED
         set_now(clock, now_s)
-        if step_ends_at_s == now_s and (fleet.replicas[r].is_running or arrives_at_s > now_s):
+        if step_ends_at_s == now_s:
             turn(fleet, r)
             if has_drained(fleet, r):
                 clock.drained = r

@@ -1,5 +1,7 @@
 """One engine's life: it takes a request, starts a step when the device is free, and ends it when its time is over."""
 
+import numpy as np
+
 from replicas.delivery import deliver
 from replicas.events import set_next_end
 from replicas.queues import append, slot_of
@@ -13,7 +15,8 @@ from sim.records import NONE, WAITING, Fleet
 def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     """Puts request `i` into replica `r`'s queue and wakes the engine if it is idle.
 
-    What arrives at one instant enters an idle engine's first step together: vLLM drains its input queue before it schedules.
+    It wakes at this instant, but after everything else that happens at it: what arrives at one instant enters an idle
+    engine's first step together, as vLLM drains its input queue before it schedules.
     """
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     request.replica, request.machine = r, replica.machine
@@ -22,7 +25,8 @@ def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     load.num_waiting += 1
     load.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
     if not replica.is_running:
-        set_next_end(fleet, r, now_s)
+        replica.woken_at_s = now_s
+        set_next_end(fleet, r, np.nextafter(now_s, np.inf))
 
 
 @verb
@@ -33,8 +37,9 @@ def turn(fleet: Fleet, r: int) -> None:
     and in exchange the CPU's work hides behind the device's.
     """
     replica = fleet.replicas[r]
-    now_s = fleet.next_end_at_s[r]
+    now_s = replica.woken_at_s
     if replica.is_running:
+        now_s = fleet.next_end_at_s[r]
         deliver(fleet, r, now_s)
     replica.is_running = 0
     is_async = fleet.engines[replica.pool].async_scheduling

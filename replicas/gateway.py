@@ -139,3 +139,16 @@ def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int)
             return -1
         num_left -= 1
     return 0
+
+
+@loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
+def count_unrouted(fleet: Fleet, pool: int, counts: Any) -> None:
+    """Fills `counts`, (2,), with the requests that wait for a replica and this pool could serve, and their tokens."""
+    counts[:] = 0
+    i = fleet.clock[0].unrouted.head
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        if engine_refusal(fleet, pool, i) == NO_REASON:
+            counts[0] += 1
+            counts[1] += request.num_prompt_tokens + request.num_generated_tokens
+        i = request.next

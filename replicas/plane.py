@@ -7,14 +7,15 @@ import numpy as np
 
 from replicas.data_plane import run_until, show
 from replicas.eviction import clear, evict
-from replicas.gateway import route_unrouted
+from replicas.gateway import count_unrouted, route_unrouted
 from replicas.integrity import recount
 from sim.compiled import Pointer, entry_point
 from sim.errors import ConfigError
 from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, ROUTER_SIGNATURE, Fleet, RouterState
 from sim.window import load, new_fleet, take_ended
 
-_run_until, _route_unrouted, _recount = entry_point(run_until), entry_point(route_unrouted), entry_point(recount)
+_run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
+_count_unrouted, _recount = entry_point(count_unrouted), entry_point(recount)
 
 
 class DataPlane:
@@ -107,6 +108,12 @@ class DataPlane:
                 self._ask()
         if num_left < 0:
             raise ConfigError(self._bad_route())
+
+    def unrouted(self, pool: int) -> tuple[int, int]:
+        """Returns how many requests wait for a replica that this pool could serve, and their prompt tokens."""
+        counts = np.zeros(2, np.int64)
+        _count_unrouted(self.fleet, pool, counts)
+        return int(counts[0]), int(counts[1])
 
     def close(self, slot: int) -> bool:
         """Stops sending requests to a replica; returns whether it is empty already."""

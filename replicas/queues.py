@@ -80,10 +80,9 @@ def remove_due(fleet: Fleet, r: int, i: int) -> None:
 @verb
 def append_unrouted(fleet: Fleet, i: int) -> None:
     """Puts request `i` at the back of those that no replica could take yet."""
-    clock, request = fleet.clock[0], fleet.requests[slot_of(fleet, i)]
+    clock = fleet.clock[0]
     append(fleet, clock.unrouted, i)
     clock.num_unrouted += 1
-    clock.unrouted_tokens += request.num_prompt_tokens + request.num_generated_tokens
 
 
 @verb
@@ -91,8 +90,6 @@ def pop_unrouted(fleet: Fleet) -> int:
     """Takes the first of those that no replica could take yet; there must be one."""
     clock = fleet.clock[0]
     i = clock.unrouted.head
-    request = fleet.requests[slot_of(fleet, i)]
     remove(fleet, clock.unrouted, i)
     clock.num_unrouted -= 1
-    clock.unrouted_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     return i

@@ -19,6 +19,9 @@ class Plane(Protocol):
     def open(self, slot: int, machine: int, now_s: float) -> None:
         """Makes a replica ready."""
 
+    def unrouted(self, pool: int) -> tuple[int, int]:
+        """Returns how many requests wait for a replica that this pool could serve, and their prompt tokens."""
+
     def close(self, slot: int) -> bool:
         """Stops sending it requests; tells whether it is empty."""
 
@@ -203,17 +206,18 @@ class Pool:
         clock = fleet.clock[0]
         ready = [slot - self.spec.first_slot for slot in self.ready]
         usage = 1 - loads["num_free_blocks"][ready] / loads["num_usable_blocks"][ready]
+        num_unrouted, unrouted_tokens = self.plane.unrouted(self.index)
         is_only_pool = fleet.sent.size == 1
         return PoolView(
             now_s=self.env.now,
             num_ready=len(self.ready),
             num_starting=len(self.starting),
             num_draining=len(self.draining),
-            num_waiting=int(loads["num_waiting"].sum() + clock.num_unrouted),
+            num_waiting=int(loads["num_waiting"].sum()) + num_unrouted,
             num_running=int(loads["num_running"].sum()),
-            waiting_tokens=int(loads["waiting_tokens"].sum() + clock.unrouted_tokens),
+            waiting_tokens=int(loads["waiting_tokens"].sum()) + unrouted_tokens,
             running_tokens=int(loads["running_tokens"].sum()),
-            num_arrived=int(clock.next_arrival if is_only_pool else fleet.sent[self.index] + clock.num_unrouted),
+            num_arrived=int(clock.next_arrival if is_only_pool else fleet.sent[self.index] + num_unrouted),
             kv_cache_usage=float(usage.mean()) if len(usage) else 0.0,
             cold_start_s=self.spec.cold_start_s,
             replica_requests_per_s=self.spec.replica_requests_per_s,

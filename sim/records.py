@@ -113,6 +113,7 @@ REPLICA = np.dtype(
         ("peak_batched_tokens", "i4"),
         ("num_preemptions", "i4"),
         ("last_step_ended_at_s", "f8"),
+        ("woken_at_s", "f8"),  # when a request last found it idle
         ("busy_s", "f8"),
         ("num_delivered_tokens", "i8"),
         ("num_idle_with_work", "i8"),  # invariant 6; stays 0
@@ -176,7 +177,6 @@ CLOCK = np.dtype(
         ("num_offered", "i8"),  # replicas in fleet.offered
         ("unrouted", QUEUE),
         ("num_unrouted", "i8"),
-        ("unrouted_tokens", "i8"),
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
         ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
         ("num_scrapes", "i8"),

@@ -94,7 +94,7 @@ class Simulation:
             reason = self.plane.run_until(until_s)
             clock = self.plane.fleet.clock[0]
             if clock.now_s > self.env.now:
-                yield self.env.timeout(clock.now_s - self.env.now)
+                yield self.env.timeout(float(clock.now_s) - self.env.now)
             if reason == NEEDS_ARRIVALS:
                 self.move_window()
             elif reason == DRAINED:
