@@ -17,7 +17,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-compiled: $(READY)  # once, before several processes would all compile the same
+compiled: $(READY)  # after an edit: once, before several processes would all compile the same
 	$(BIN)/python -c "import experiments.runner"
 
 bench: $(READY) compiled
@@ -30,6 +30,7 @@ docs: $(READY)
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -c "import experiments.runner"  # compiles the data plane, which is part of the set-up
 	touch $@
 
 clean:
