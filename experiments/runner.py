@@ -21,13 +21,14 @@ from sim.invariants import check
 from sim.records import Fleet
 
 
-def run_one(run: RunConfig, folder: Path, progress: bool = False) -> None:
+def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
     """Simulates `run` and leaves its results in `folder`, which is replaced as a whole or not at all.
 
     Args:
         run: the resolved config.
         folder: where the results go.
         progress: shows simulated time, requests/s and the time left, on stderr.
+        line: which line of the terminal that is, where several runs share it.
 
     Raises:
         ConfigError: a router chose no candidate.
@@ -37,7 +38,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:
-        _simulate(run, partial, progress)
+        _simulate(run, partial, progress, line)
         _replace(folder, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -49,7 +50,7 @@ def _replace(folder: Path, partial: Path) -> None:
     partial.rename(folder)
 
 
-def _simulate(run: RunConfig, folder: Path, progress: bool) -> None:
+def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
     started = time.perf_counter()
     experiment = run.experiment
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
@@ -63,7 +64,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool) -> None:
         measure_start_s=measure.start_s,
         measure_end_s=measure.end_s,
     )
-    with _bar(run, progress) as tick:
+    with _bar(run, progress, line) as tick:
         wiring = Wiring(experiment, writer, tick)
         simulation = wiring.simulation
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
@@ -121,10 +122,10 @@ class GapWindow:
 
 
 @contextlib.contextmanager
-def _bar(run: RunConfig, show: bool) -> Iterator[Callable[[float, int], None]]:
+def _bar(run: RunConfig, show: bool, line: int) -> Iterator[Callable[[float, int], None]]:
     ends_at_s = run.experiment.traffic.ends_at_s
-    layout = "{desc}: {percentage:3.0f}% |{bar}| {n:,.0f}/{total:,.0f} simulated s, {postfix}, {remaining} left"
-    with tqdm(total=ends_at_s, desc=run.name, bar_format=layout, disable=not show) as bar:
+    layout = "{desc}: {percentage:3.0f}% |{bar}| {n:,.0f}/{total:,.0f} simulated s{postfix}, {remaining} left"
+    with tqdm(total=ends_at_s, desc=run.name, bar_format=layout, disable=not show, position=line, leave=False) as bar:
         started = time.perf_counter()
 
         def tick(now_s: float, num_ended: int) -> None:

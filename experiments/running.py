@@ -176,8 +176,13 @@ def run_all(
         yield from (_run_one(run, folder, progress) for run, folder in todo)
         return
     context = multiprocessing.get_context("spawn")  # the same start on every platform; no inherited state
-    with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context) as pool:
-        waiting = [pool.submit(_run_one, run, folder, False) for run, folder in todo]
+    jobs = min(jobs, len(todo))
+    lock = context.RLock()  # the bars of all processes share the terminal
+    tqdm.set_lock(lock)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=tqdm.set_lock, initargs=(lock,)) as pool:
+        waiting = [
+            pool.submit(_run_one, run, folder, progress, 1 + number % jobs) for number, (run, folder) in enumerate(todo)
+        ]
         try:
             for done in tqdm(as_completed(waiting), total=len(waiting), unit="run", disable=not progress):
                 yield done.result()
@@ -186,12 +191,12 @@ def run_all(
             raise
 
 
-def _run_one(run: RunConfig, folder: Path, progress: bool) -> Outcome:
+def _run_one(run: RunConfig, folder: Path, progress: bool, line: int = 0) -> Outcome:
     from experiments.runner import run_one  # here: a dry run or a typo should not wait for the compiled code
 
     started = time.perf_counter()
     try:
-        run_one(run, folder, progress)
+        run_one(run, folder, progress, line)
     except Exception as error:
         return Outcome(run, folder, time.perf_counter() - started, error=error, details=traceback.format_exc())
     return Outcome(run, folder, time.perf_counter() - started)
