@@ -68,15 +68,27 @@ def days(num_days: int) -> list[str]:
     ]
 
 
+FIRST_EVENT = """
+from experiments.loading import load
+from experiments.wiring import Wiring
+from tests.fleets import Kept
+wiring = Wiring(load("configs/opening_question.yaml")[0].experiment, Kept(), print)
+wiring.plane.load(next(wiring.simulation.arrivals))
+wiring.plane.run_until(1.0)
+"""
+
+
 def start() -> list[str]:
     """Time to a first result, with the compiled code cached and without."""
     smoke = ("run_experiment.py", "configs/cpu_overlap.yaml", "--smoke", "--force", "--jobs", "1", "--set", "sweep=null")
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as cache:
         cold = in_process(*smoke, "--out", out, cache=cache)
         cached = [in_process(*smoke, "--out", out, cache=cache) for _ in range(3)]
+        first_event = [in_process("-c", FIRST_EVENT, cache=cache) for _ in range(3)]
     return [
         f"start, compile, and a run of 2,000 requests with its report: {cold:.1f} s",
         f"the same with the code cached: {statistics.median(cached):.1f} s",
+        f"start to the first event of the opening question, code cached: {statistics.median(first_event):.1f} s",
     ]
 
 
