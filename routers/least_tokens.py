@@ -8,12 +8,12 @@ from sim.records import RouterState
 
 
 @verb
-def outstanding_tokens(load: Any, request: Any) -> float:
-    """Returns the queued tokens plus half of the running ones, whose prefill is already paid.
+def outstanding_tokens(load: Any, request: Any) -> int:
+    """Returns twice the queued tokens plus the running ones, whose prefill is already paid.
 
-    Source: the second text, "Replica selection" (`effective_load`, without the cache bonus).
+    Source: the second text, "Replica selection": `effective_load` is queued + running / 2, here doubled to stay whole.
     """
-    return load.waiting_tokens + 0.5 * load.running_tokens
+    return 2 * load.waiting_tokens + load.running_tokens
 
 
 @router
