@@ -187,6 +187,8 @@ def _compared(folders: list[Path], options: argparse.Namespace) -> int:
     moved = regression.check(folders, options.check) if options.check else []
     for line in moved:
         print(line)
+    if options.check and not moved:
+        print(f"{options.check}: no percentile moved")
     if options.write_baseline:
         regression.write_baseline(folders, options.write_baseline)
     return FAILED if moved else OK

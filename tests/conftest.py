@@ -1,6 +1,13 @@
-"""Options of the tests."""
+"""Options of the tests. HYPOTHESIS_PROFILE=hunt looks for new examples; by default every run tries the same ones."""
+
+import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("repeatable", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("hunt", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
