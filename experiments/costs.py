@@ -25,6 +25,7 @@ COLUMNS = (
     Column("draining_at_s", pa.float64(), "instant it stopped taking requests"),
     Column("released_at_s", pa.float64(), "instant it was given back; billing ends. Null = held to the end of the run"),
     Column("reason", pa.string(), "why it was given back"),
+    Column("num_evicted", pa.int64(), "requests taken off it at the drain timeout"),
     Column("gpu_hours", pa.float64(), "GPU-hours billed over the run", False),
     Column("dollars", pa.float64(), "their price"),
 )

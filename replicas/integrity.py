@@ -9,10 +9,15 @@ from replicas.queues import slot_of
 from sim.compiled import loop
 from sim.records import FLEET_TYPE, NONE, Fleet
 
+LONGEST_QUEUE = 10_000
+
 
 @loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
 def recount(fleet: Fleet, r: int, counts: Any) -> None:
-    """Walks replica `r`'s lists and fills `counts`, (5,): running, waiting, held blocks, held tokens, waiting tokens."""
+    """Walks replica `r`'s lists and fills `counts`, (5,): running, waiting, held blocks, held tokens, waiting tokens.
+
+    A queue of more than `LONGEST_QUEUE` is taken at its word: in an overload, recounting it would take longer than the run.
+    """
     replica = fleet.replicas[r]
     counts[:] = 0
     i = replica.running.head
@@ -23,6 +28,10 @@ def recount(fleet: Fleet, r: int, counts: Any) -> None:
         counts[2] += blocks_for(num_tokens, fleet.engines[replica.pool].block_size)
         counts[3] += num_tokens
         i = request.next
+    load = fleet.loads[r]
+    if load.num_waiting > LONGEST_QUEUE:
+        counts[1], counts[4] = load.num_waiting, load.waiting_tokens
+        return
     i = replica.waiting.head
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
