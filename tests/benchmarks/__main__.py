@@ -148,6 +148,42 @@ def replicas() -> list[str]:
     return lines
 
 
+FLEET = """
+traffic:
+  kind: poisson
+  rate_per_s: {per_s}
+  duration_s: {duration_s}
+  lengths: {{prompt: {{kind: lognormal, mean: 1000, p99: 5000}}, output: {{kind: lognormal, mean: 200, p99: 1000}}}}
+router: {{kind: {router}}}
+pools:
+  - name: main
+    model: llama-3.1-8b
+    gpu: h100-sxm
+    replicas: {{kind: surrogate, flops_efficiency: 0.5}}
+    autoscaler: {{kind: fixed, replicas: {replicas}}}
+"""
+
+
+def whole_runs() -> list[str]:
+    """The same through the command, traffic and Parquet included: 1.6 M requests and as many steps each on both fleets."""
+    lines = []
+    for router in ("least_tokens", "power_of_d_choices"):
+        cost = {}
+        for num_replicas in (20, 1000):
+            with tempfile.TemporaryDirectory() as out:
+                config = Path(out) / "fleet.yaml"
+                size = {"per_s": 8 * num_replicas, "duration_s": 200_000 / num_replicas, "replicas": num_replicas}
+                config.write_text(FLEET.format(router=router, **size))
+                in_process("run_experiment.py", str(config), "--out", out)
+                manifest = json.loads((Path(out) / "fleet" / "manifest.json").read_text())
+            cost[num_replicas] = sum(manifest["wall_s"].values()) / manifest["counts"]["requests"]
+        lines.append(
+            f"{router}, a whole run of 1,000 replicas at 8,000 requests/s: {cost[1000] * 1e6:.2f} us a request, "
+            f"{cost[1000] / cost[20]:.2f} times that of 20 replicas at 160"
+        )
+    return lines
+
+
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "start": start,
     "day": lambda: days(1),
@@ -155,6 +191,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "data_plane": data_plane,
     "batches": batches,
     "replicas": replicas,
+    "whole_runs": whole_runs,
 }
 
 if __name__ == "__main__":
