@@ -15,8 +15,8 @@ class Azure(Recorded):
     """
 
     where_to_get: ClassVar[str] = (
-        "set traffic.path to AzureLLMInferenceTrace_conv.csv or another file of "
-        "https://github.com/Azure/AzurePublicDataset (folder data; the README there links the files of 2024)"
+        "set traffic.path to where it is; the traces are in https://github.com/Azure/AzurePublicDataset "
+        "(folder data; the README there links the files of 2024)"
     )
 
     @property
