@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import simpy
 from tqdm import tqdm
 
@@ -35,6 +36,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         TraceError: the traffic file is wrong.
         InvariantError: our mistake; nothing is left behind.
     """
+    _clear_remains(folder)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:
@@ -42,6 +44,14 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         _replace(folder, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _clear_remains(folder: Path) -> None:
+    """Removes what runs of this folder left that were killed before they could clean up."""
+    for remains in folder.parent.glob(f".{folder.name}.*.partial"):
+        pid = remains.suffixes[-2].lstrip(".")
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(remains, ignore_errors=True)
 
 
 def _replace(folder: Path, partial: Path) -> None:

@@ -1,6 +1,9 @@
 """What a result folder says of itself."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +48,17 @@ def test_the_folder_is_whole_and_nothing_else_is_left(folder: Path) -> None:
     assert names >= tables | {"manifest.json", "config.yaml", "summary.json"}
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     assert len(pd.read_parquet(folder / "requests.parquet")) == 200
+
+
+def test_what_a_killed_run_left_behind_is_cleared(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    remains = tmp_path / f".cpu_overlap.{dead.pid}.partial"
+    remains.mkdir()
+    alive = tmp_path / f".cpu_overlap.{os.getppid()}.partial"
+    alive.mkdir()
+    run(CONFIG, out=tmp_path, sets=SETS, progress=False)
+    assert {path.name for path in tmp_path.iterdir()} == {"cpu_overlap", alive.name}
 
 
 def test_e25_a_request_holds_blocks_for_its_prompt_and_its_answer() -> None:
