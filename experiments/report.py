@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from experiments import plots
+from experiments import plots, replications
 from experiments.summary_table import METRICS
 from experiments.timeline import ALL
 
@@ -28,6 +28,9 @@ def print_summary(folders: Sequence[Path]) -> None:
         runs = list(ours)
         print(f"\n{root.name}\n")
         print(table(runs))
+        over_seeds = replications.table(runs)
+        if over_seeds:
+            print(f"\n{over_seeds}")
         for warning in warnings(runs):
             print(f"! {warning}")
         picture = plots.day(runs, root / "plots" / "day.png")
