@@ -72,9 +72,9 @@ def table(folders: Sequence[Path]) -> str:
 
 
 def _variants(folders: Sequence[Path]) -> dict[str, Seeds]:
-    """Runs by what was swept besides the seed."""
+    """Runs by what was swept besides the seed; a folder that does not say its seed is left out."""
     found: dict[str, Seeds] = {}
-    for folder in folders:
+    for folder in (one for one in folders if (one / "manifest.json").exists()):
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         name = ",".join(label for axis, label in manifest["axes"].items() if axis not in ("seed", "seeds")) or "all seeds"
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
