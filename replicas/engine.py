@@ -62,7 +62,6 @@ def start(fleet: Fleet, r: int, now_s: float) -> None:
     replica = fleet.replicas[r]
     batch = fleet.batches[r, (replica.num_steps - 1) & 1]
     duration_s = step_time(batch, fleet.engines[replica.pool])
-    batch.started_at_s = now_s
     batch.ends_at_s = now_s + duration_s
     replica.is_planned, replica.is_running = 0, 1
     replica.busy_s += duration_s

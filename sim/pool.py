@@ -159,9 +159,8 @@ class Pool:
         self.draining[machine.slot] = drained = self.env.event()
         if not self.plane.close(machine.slot):
             yield drained | self.env.timeout(self.spec.drain_timeout_s)
-        is_dry = drained.triggered or not self.plane.fleet.replicas[machine.slot].is_running
         machine.num_evicted = self.plane.vacate(machine.slot, requeue=self.spec.requeue_on_timeout)
-        self.release(machine, "scaled down" if is_dry else "drain timeout")
+        self.release(machine, "drain timeout" if machine.num_evicted else "scaled down")
 
     def release(self, machine: Machine, reason: str) -> None:
         """Gives a machine back; its bill ends."""

@@ -130,7 +130,6 @@ BATCH = np.dtype(
         ("first_head", "i4"),  # requests whose prefill ends in this step
         ("kv_tokens", "i8"),  # sum of c + n
         ("attended_tokens", "f8"),  # sum of n * (c + n/2)
-        ("started_at_s", "f8"),
         ("ends_at_s", "f8"),
     ],
     align=True,

@@ -16,7 +16,6 @@ from sim.records import (
     CALENDAR,
     CALENDAR_PADDING,
     CLOCK,
-    EXPECTED,
     FLEET_TYPE,
     GONE,
     LOAD,
@@ -54,7 +53,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
     num_leaves = 1 << (num_slots - 1).bit_length()
     return Fleet(
         clock=clock,
-        requests=_empty_ring(_SMALLEST_RING),
+        requests=records(REQUEST, _SMALLEST_RING),
         asking=records(REQUEST_VIEW, 1),
         replicas=replicas,
         loads=loads,
@@ -79,12 +78,6 @@ def _winner_tree(num_leaves: int) -> np.ndarray[Any, Any]:
     for i in range(num_leaves - 1, 0, -1):
         tree[i] = tree[2 * i]
     return tree
-
-
-def _empty_ring(size: int) -> Any:
-    ring = records(REQUEST, size)
-    ring["phase"] = EXPECTED
-    return ring
 
 
 def load(fleet: Fleet, arrivals: Any) -> Fleet:
@@ -162,7 +155,7 @@ def _grown(fleet: Fleet, num_needed: int) -> Fleet:
     """Returns the fleet with a ring of at least `num_needed` places; ids, and so all lists, stay as they are."""
     if num_needed <= fleet.requests.size:
         return fleet
-    larger = _empty_ring(1 << (num_needed - 1).bit_length())
+    larger = records(REQUEST, 1 << (num_needed - 1).bit_length())
     for first, ring in _stretches(fleet, int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)):
         ids = np.arange(first, first + ring.stop - ring.start)
         larger[ids & (larger.size - 1)] = fleet.requests[ring]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from autoscalers import FORECASTERS, Forecast
 from autoscalers.arrivals import Arrivals
 from autoscalers.controller import Decision
-from sim.views import PoolView
+from tests.pools import view
 
 
 def nobody_knows(start_s: float, end_s: float) -> float:
@@ -25,21 +25,8 @@ def decisions(
 ) -> list[Decision]:
     """Decisions at every interval, `counts` being the requests that have arrived by then."""
     controller = autoscaler.start(known_rate, seed=1)
-    view = {
-        "num_ready": 1,
-        "num_starting": 0,
-        "num_draining": 0,
-        "num_waiting": 0,
-        "num_running": 0,
-        "waiting_tokens": 0,
-        "running_tokens": 0,
-        "kv_cache_usage": 0.0,
-        "cold_start_s": 60.0,
-        "replica_requests_per_s": 5.0,
-        "replica_tokens": 1000.0,
-    } | seen
     interval_s = autoscaler.interval_s
-    return [controller.decide(PoolView(now_s=i * interval_s, num_arrived=n, **view)) for i, n in enumerate(counts)]
+    return [controller.decide(view(i * interval_s, num_arrived=n, **seen)) for i, n in enumerate(counts)]
 
 
 def forecast(**changes: Any) -> Forecast:

@@ -1,7 +1,6 @@
 """Recorded traffic: what published traces do to their readers, and what each setting does."""
 
 import gzip
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from sim.errors import TraceError
+from tests.shared import FOLDER
 from traces import KINDS, Traffic, files
 from traces.cells import MISSING, instants_ns, whole_numbers
 
-SHARED = Path(os.environ.get("DAYBREAK_SHARED", Path(__file__).parents[2].parent / "shared"))
-AZURE_2023 = SHARED / "data" / "traces" / "azure2023"
-BURSTGPT = SHARED / "data" / "traces" / "burstgpt"
+AZURE_2023 = FOLDER / "data" / "traces" / "azure2023"
+BURSTGPT = FOLDER / "data" / "traces" / "burstgpt"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 COLUMNS = {"arrived_at": "t", "num_prompt_tokens": "in", "num_output_tokens": "out"}
 

@@ -1,15 +1,14 @@
 """Every config that we ship is short, loads, and runs with --smoke."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from experiments import run
 from experiments.loading import load
+from tests.shared import FOLDER
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("DAYBREAK_SHARED", ROOT.parent / "shared"))
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
@@ -17,7 +16,7 @@ def sets_for(path: Path) -> list[str]:
     """The changes that a config needs here: the traces are not part of the project."""
     if not path.stem.startswith("azure"):
         return []
-    trace = SHARED / "data" / "traces" / "azure2023" / f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
+    trace = FOLDER / "data" / "traces" / "azure2023" / f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
     if not trace.exists():
         pytest.skip(f"needs {trace.name} of the Azure 2023 traces")
     return [f"traffic.path={trace}"]
