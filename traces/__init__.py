@@ -1,9 +1,10 @@
-"""Traffic: who arrives when, with how many prompt and output tokens."""
+"""Traffic: who arrives when, with how many prompt and output tokens, and which of them are shared."""
 
 from traces.azure import Azure
 from traces.constant import Constant
 from traces.diurnal import Diurnal
 from traces.gamma import Gamma
+from traces.mooncake import Mooncake
 from traces.poisson import Poisson
 from traces.table import Table
 from traces.traffic import Traffic, TrafficStream
@@ -14,6 +15,7 @@ KINDS: dict[str, type[Traffic]] = {
     "gamma": Gamma,
     "constant": Constant,
     "azure": Azure,
+    "mooncake": Mooncake,
     "table": Table,
 }
 """The table of kinds of traffic: `traffic.kind` in YAML chooses."""

@@ -8,17 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
-from traces.cells import MISSING
+from traces.cells import MISSING, Mask
+from traces.segments import Content
 from traces.traffic import count
 
-RECORDED = np.dtype([("at_ns", "i8"), ("num_prompt_tokens", "i8"), ("num_output_tokens", "i8"), ("class_id", "i8")], align=True)
+RECORDED = np.dtype(
+    [
+        ("at_ns", "i8"),
+        ("num_prompt_tokens", "i8"),
+        ("num_output_tokens", "i8"),
+        ("class_id", "i8"),
+        ("first_segment", "i8"),
+        ("num_segments", "i8"),
+    ],
+    align=True,
+)
 """A row as the file has it; MISSING where a cell is empty or cannot be read."""
 
 FIELDS = ("at_ns", "num_prompt_tokens", "num_output_tokens")
 
 Policy = Literal["error", "drop", "clip"]
-
-Mask = NDArray[np.bool_]
 
 LARGEST_GAP_NS = 366 * 86_400 * 1_000_000_000
 """Assumption: no trace rests for over a year. A larger gap means epoch stamps and relative ones in one file."""
@@ -29,6 +38,7 @@ class _BadRows(NamedTuple):
 
     unreadable: Mask
     zero_tokens: Mask
+    inconsistent: Mask
     unsorted: Mask
     any: Mask
     latest_ns: NDArray[np.int64]  # (n + 1,): the latest instant before each row, and after the last
@@ -38,10 +48,11 @@ class _BadRows(NamedTuple):
 class RowCheck:
     """Checks a file's rows, batch after batch.
 
-    A row is bad for the first of these reasons that holds: `malformed` (too few or many fields), `unreadable` (a cell is
-    empty or no number or date), `zero_tokens` (fewer than one prompt or output token), `unsorted` (earlier than a row
-    before it). Under `clip`, too few tokens become 1 and too early an instant becomes that of the row before; the other
-    two cannot be mended and are dropped. `counts` gets `read`, `dropped_<reason>` and `clipped_<reason>`.
+    A row is bad for the first of these reasons that holds: `malformed` (too few or many fields, no JSON object),
+    `unreadable` (a cell is empty or no number or date), `zero_tokens` (fewer than one prompt or output token),
+    `inconsistent` (what it says of its prompt does not fit the prompt's length), `unsorted` (earlier than a row before it).
+    Under `clip`, too few tokens become 1, of its content what fits stays, and too early an instant becomes that of the row
+    before; the first two cannot be mended and are dropped. `counts` gets `read`, `dropped_<reason>` and `clipped_<reason>`.
     """
 
     path: str
@@ -51,49 +62,58 @@ class RowCheck:
     check_order: bool = True
     latest_ns: int = MISSING
 
-    def malformed(self, row: int | None, text: str) -> None:
-        """Takes note of a row whose number of fields is not the header's."""
+    def malformed(self, row: int | None, why: str) -> None:
+        """Takes note of a row without columns."""
         self.counts["read"] += 1
         if self.policy == "error":
-            self._refuse(row, f"the number of fields differs from the header's: '{text[:80]}'")
+            self._refuse(row, why)
         count(self.counts, "dropped_malformed", 1)
 
-    def accept(self, rows: NDArray[Any], batch: Any) -> NDArray[Any]:
+    def accept(self, rows: NDArray[Any], batch: Any, content: Content | None = None) -> NDArray[Any]:
         """Returns the rows that can be requests; changes `rows` in place where it clips.
 
         Args:
             rows: RECORDED rows, shape (n,).
             batch: the Arrow batch they were read from, for the text of the cell to blame.
+            content: what they say of their tokens, if anything.
         """
         first_row = self.counts["read"] + 1
         self.counts["read"] += len(rows)
-        bad = self._find(rows)
+        bad = self._find(rows, content)
         if self.policy == "error" and bad.any.any():
             i = int(np.argmax(bad.any))
-            self._refuse(first_row + i, self._explain(rows[i], batch.slice(i, 1), int(bad.latest_ns[i])))
+            self._refuse(first_row + i, self._explain(i, rows[i], batch.slice(i, 1), content, bad))
         kept = self._clip(rows, bad) if self.policy == "clip" else self._drop(rows, bad)
         if self.check_order:
             self.check_gaps(kept["at_ns"], self.latest_ns)
             self.latest_ns = int(bad.latest_ns[-1])
         return kept
 
-    def _find(self, rows: NDArray[Any]) -> _BadRows:
+    def _find(self, rows: NDArray[Any], content: Content | None) -> _BadRows:
         at_ns, prompt, output = rows["at_ns"], rows["num_prompt_tokens"], rows["num_output_tokens"]
         unreadable = (at_ns == MISSING) | (prompt == MISSING) | (output == MISSING)
         zero_tokens = ~unreadable & ((prompt < 1) | (output < 1))
         latest_ns = np.maximum.accumulate(np.concatenate([[self.latest_ns], at_ns]))
+        inconsistent = np.zeros(len(rows), np.bool_)
+        if content is not None:
+            unreadable = unreadable | content.is_unreadable
+            zero_tokens = zero_tokens & ~content.is_unreadable
+            inconsistent = ~unreadable & ~zero_tokens & content.is_inconsistent
         unsorted = ~unreadable & (at_ns < latest_ns[:-1]) & self.check_order
-        return _BadRows(unreadable, zero_tokens, unsorted, unreadable | zero_tokens | unsorted, latest_ns)
+        bad = unreadable | zero_tokens | inconsistent | unsorted
+        return _BadRows(unreadable, zero_tokens, inconsistent, unsorted, bad, latest_ns)
 
     def _drop(self, rows: NDArray[Any], bad: _BadRows) -> NDArray[Any]:
         count(self.counts, "dropped_unreadable", int(bad.unreadable.sum()))
         count(self.counts, "dropped_zero_tokens", int(bad.zero_tokens.sum()))
-        count(self.counts, "dropped_unsorted", int((bad.unsorted & ~bad.zero_tokens).sum()))
+        count(self.counts, "dropped_inconsistent", int(bad.inconsistent.sum()))
+        count(self.counts, "dropped_unsorted", int((bad.unsorted & ~bad.zero_tokens & ~bad.inconsistent).sum()))
         return rows[~bad.any] if bad.any.any() else rows
 
     def _clip(self, rows: NDArray[Any], bad: _BadRows) -> NDArray[Any]:
         count(self.counts, "dropped_unreadable", int(bad.unreadable.sum()))
         count(self.counts, "clipped_zero_tokens", int(bad.zero_tokens.sum()))
+        count(self.counts, "clipped_inconsistent", int(bad.inconsistent.sum()))
         count(self.counts, "clipped_unsorted", int(bad.unsorted.sum()))
         for field in FIELDS[1:]:
             rows[field] = np.maximum(rows[field], 1)
@@ -115,15 +135,19 @@ class RowCheck:
                 "epoch and relative times in one file?"
             )
 
-    def _explain(self, row: Any, cells: Any, latest_ns: int) -> str:
+    def _explain(self, i: int, row: Any, cells: Any, content: Content | None, bad: _BadRows) -> str:
         for name, field in zip(self.columns, FIELDS, strict=True):
             if row[field] == MISSING:
                 allowed = "an instant (is the time unit right?)" if field == "at_ns" else "a whole number"
                 return f"{name} is {cells.column(name)[0].as_py()!r}; allowed: {allowed}"
+        if content is not None and content.is_unreadable[i]:
+            return content.explain(i)
         for name, field in zip(self.columns[1:], FIELDS[1:], strict=True):
             if row[field] < 1:
                 return f"{name} is {row[field]}; allowed: at least 1"
-        early_s = (latest_ns - int(row["at_ns"])) / 1e9
+        if content is not None and content.is_inconsistent[i]:
+            return content.explain(i)
+        early_s = (int(bad.latest_ns[i]) - int(row["at_ns"])) / 1e9
         return f"{self.columns[0]} is {early_s:.6g} s before an earlier row's; sort_rows: true sorts the file"
 
     def _refuse(self, row: int | None, why: str) -> None:

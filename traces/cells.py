@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 MISSING = int(np.iinfo(np.int64).min)
 """Stands for a cell that is empty or cannot be read."""
@@ -38,6 +39,8 @@ def instants_ns(column: Any, time_unit: str) -> Integers:
             return _integers(pc.cast(column, pa.timestamp("ns", column.type.tz)).cast(pa.int64()))
         except pa.ArrowInvalid:  # before 1677 or after 2262
             return np.full(len(column), MISSING)
+    if pa.types.is_nested(column.type):
+        return np.full(len(column), MISSING)
     if time_unit != "iso8601":
         return _scaled(column, NS_PER_UNIT[time_unit], is_whole=False)
     text = pc.cast(column, pa.string())

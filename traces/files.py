@@ -1,5 +1,7 @@
-"""Columns of CSV and Parquet files, a few megabytes at a time."""
+"""Columns of CSV, Parquet and JSON-lines files, a few megabytes at a time."""
 
+import io
+import json
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,24 +17,26 @@ from sim.errors import TraceError
 from traces.cells import whole_numbers
 
 BLOCK_BYTES = 1 << 20
-"""Read from a CSV at a time; about 25,000 rows of an Azure trace. Arrow reads some 35 blocks ahead."""
+"""Read from a text file at a time; about 25,000 rows of an Azure trace. Arrow reads some 35 blocks of a CSV ahead."""
 PARQUET_ROWS = 65_536
 PARQUET_SUFFIXES = (".parquet", ".pq")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 Malformed = Callable[[int | None, str], None]
-"""Told the number and text of a CSV row that has too few or too many fields; it may raise."""
+"""Told the number of a row that has no columns, and why: a CSV row of too few or too many fields, a line that is no JSON
+object. It may raise."""
 
 
 def read_columns(path: str, columns: Sequence[str], malformed: Malformed, hint: str = "") -> Iterator[Any]:
     """Yields record batches of the named columns, in file order; memory does not grow with the file.
 
-    CSV cells come as text, because files disagree on types within a column; Parquet cells come as they are stored.
-    A CSV may be compressed (.gz, .bz2, .zst).
+    CSV cells come as text, because files disagree on types within a column; Parquet and JSON cells come as they are stored,
+    those of a JSON column of several types as text. CSV and JSON may be compressed (.gz, .bz2, .zst).
 
     Args:
         path: the file; `~` is the home folder.
         columns: the columns to read; one named twice comes once.
-        malformed: called for each row of a CSV with a wrong number of fields, which is then left out.
+        malformed: called for each row without columns, which is then left out.
         hint: added to the error when there is no such file.
 
     Raises:
@@ -41,7 +45,12 @@ def read_columns(path: str, columns: Sequence[str], malformed: Malformed, hint: 
     file = Path(path).expanduser()
     if not file.is_file():
         raise TraceError(f"{path}: no such file{'; ' if hint else ''}{hint}")
-    read = _read_parquet if file.suffix.lower() in PARQUET_SUFFIXES else _read_csv
+    suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
+    read = _read_csv
+    if suffixes and suffixes[-1] in PARQUET_SUFFIXES:
+        read = _read_parquet
+    elif any(suffix in JSON_SUFFIXES for suffix in suffixes):
+        read = _read_json
     try:
         yield from read(file, list(dict.fromkeys(columns)), malformed)
     except (pa.ArrowInvalid, OSError) as error:
@@ -58,7 +67,8 @@ def _read_csv(file: Path, columns: list[str], malformed: Malformed) -> Iterator[
     bad_rows: list[tuple[int | None, str]] = []
 
     def skip(row: Any) -> str:  # called while Arrow parses; what it raises would be lost, hence the list
-        bad_rows.append((None if row.number is None else row.number - 1, row.text))
+        why = f"the number of fields differs from the header's: '{row.text[:80]}'"
+        bad_rows.append((None if row.number is None else row.number - 1, why))
         return "skip"
 
     _check_columns(file, columns, _csv_header(file))
@@ -91,6 +101,46 @@ def _csv_header(file: Path) -> list[str]:
     return names
 
 
+def _read_json(file: Path, columns: list[str], malformed: Malformed) -> Iterator[Any]:
+    num_lines = 0
+    with pa.input_stream(str(file), compression="detect") as source, io.BufferedReader(source) as text:
+        while lines := text.readlines(BLOCK_BYTES):
+            rows: list[dict[str, Any]] = []
+            for number, line in enumerate(lines, num_lines + 1):
+                row = _json_object(line)
+                if row is not None:
+                    rows.append(row)
+                elif line.strip():
+                    malformed(number, f"no JSON object: '{line[:80].decode(errors='replace').strip()}'")
+            if rows:
+                _check_columns(file, columns, list(dict.fromkeys(name for row in rows for name in row)))
+            num_lines += len(lines)
+            yield pa.record_batch({name: _json_column([row.get(name) for row in rows]) for name in columns})
+
+
+def _json_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _json_column(cells: list[Any]) -> Any:
+    try:
+        column = pa.array(cells)
+    except (pa.ArrowException, OverflowError):  # several types, or a number of more than 63 bits
+        column = None
+    if column is None or (pa.types.is_nested(column.type) and not _is_of_whole_numbers(column.type)):
+        text = (cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in cells)
+        column = pa.array(text, pa.string())
+    return column
+
+
+def _is_of_whole_numbers(kind: Any) -> bool:
+    return pa.types.is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type))
+
+
 _LENIENT = pa_csv.ParseOptions(invalid_row_handler=lambda row: "skip")
 
 
@@ -109,8 +159,8 @@ def read_lengths(path: str, column: str) -> NDArray[np.int64]:
         TraceError: as `read_columns`, and for a cell that is no whole number of at least 1.
     """
 
-    def refuse(row: int | None, text: str) -> None:
-        raise TraceError(f"{path}: row {row}: the number of fields differs from the header's: '{text}'")
+    def refuse(row: int | None, why: str) -> None:
+        raise TraceError(f"{path}: row {row}: {why}")
 
     pieces: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     num_rows = 0

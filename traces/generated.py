@@ -13,8 +13,10 @@ from sim.randomness import stream
 from sim.records import ARRIVAL
 from traces.gaps import UnitRenewal
 from traces.lengths import Lengths, Mix, RequestClass
+from traces.prefixes import PrefixChoice, Prefixes
 from traces.rates import Rate
 from traces.rescaling import Rescaling
+from traces.segments import Segments
 from traces.traffic import Arrivals, Traffic
 
 
@@ -22,7 +24,7 @@ class Generated(Traffic):
     """A unit-rate renewal process pulled back through the expected count of a rate; each kind names both.
 
     Exact for any rate: no bins, no thinning, no drift. Sub-streams of the seed: arrivals, classes, prompt_lengths,
-    output_lengths, and noise where a kind has it.
+    output_lengths; noise where a kind has it; prefixes and prefix_lengths where they are asked for.
     """
 
     duration_s: float = Field(gt=0, description="Traffic stops after this long, in seconds.")
@@ -30,6 +32,9 @@ class Generated(Traffic):
     lengths: Lengths | None = Field(default=None, description="Prompt and output lengths; or give `classes`.")
     classes: tuple[RequestClass, ...] = Field(
         default=(), strict=False, description="Classes of requests with a share and lengths each, instead of `lengths`."
+    )
+    prefixes: Prefixes | None = Field(
+        default=None, description="What prompts begin with and share, such as system prompts; null: no token is shared."
     )
 
     @model_validator(mode="after")
@@ -49,22 +54,25 @@ class Generated(Traffic):
     def gap_cv(self) -> float:
         """Coefficient of variation of the gaps, once the rate is made even: 1 is a Poisson process."""
 
-    def arrivals(self, seed: int, counts: Counter[str], chunk_rows: int) -> Iterator[Arrivals]:
+    def arrivals(self, seed: int, counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
         """Yields the arrivals of this seed in chunks."""
         rescaling = Rescaling(self.rate(seed), self.duration_s)
         renewal = UnitRenewal(self.gap_cv(), stream(seed, "arrivals"))
         mix = Mix(self._mixed, seed)
+        choice = None if self.prefixes is None else PrefixChoice(self.prefixes, seed)
         latest_s = 0.0
         while True:
             room = chunk_rows if self.limit is None else min(chunk_rows, self.limit - counts["read"])
             ticks = renewal.ticks(room)
             num_rows = int(np.searchsorted(ticks, rescaling.total))
-            rows = np.empty(num_rows, ARRIVAL)
+            rows = np.zeros(num_rows, ARRIVAL)
             # Instants closer than their rounding may come out in the wrong order; the later one gives way.
             at_s = np.maximum.accumulate(np.concatenate([[latest_s], rescaling.instants(ticks[:num_rows])]))
             latest_s = float(at_s[-1])
             rows["arrived_at_s"] = at_s[1:]
             mix.fill(rows)
+            if choice is not None:
+                choice.fill(rows, segments)
             counts["read"] += num_rows
             yield rows
             if num_rows < room or counts["read"] == self.limit:
@@ -90,6 +98,11 @@ class Generated(Traffic):
         if self.lengths is not None:
             return (RequestClass(name="default", share=1.0, lengths=self.lengths),)
         return self.classes
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether some prompts begin alike."""
+        return self.prefixes is not None
 
     @property
     def class_names(self) -> tuple[str, ...]:

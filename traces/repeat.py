@@ -9,7 +9,9 @@ from sim.randomness import stream
 from traces.traffic import CHUNK_ROWS, Arrivals, count
 
 
-def repeat(chunks: Iterator[Arrivals], rate_scale: float, seed: int, counts: Counter[str]) -> Iterator[Arrivals]:
+def repeat(
+    chunks: Iterator[Arrivals], rate_scale: float, seed: int, counts: Counter[str], *, copies_have_segments: bool = False
+) -> Iterator[Arrivals]:
     """Yields every arrival `rate_scale` times on average.
 
     The whole part of `rate_scale` is the number of times an arrival comes for certain, the fraction is the chance of once
@@ -17,7 +19,8 @@ def repeat(chunks: Iterator[Arrivals], rate_scale: float, seed: int, counts: Cou
     same lengths, at a uniformly chosen instant before the next arrival of the trace, so that bursts and holes stay where
     they are. The last arrival's copies come with it. Sub-streams: rate_scale, rate_scale_instants.
 
-    `counts` gets `dropped_by_rate_scale` and `copied`.
+    `counts` gets `dropped_by_rate_scale` and `copied`. With `copies_have_segments`, the segments of a row are followed by
+    those of its first copy, its second and so on; otherwise a copy has the segments of its original.
     """
     if rate_scale == 1:
         yield from chunks
@@ -29,10 +32,14 @@ def repeat(chunks: Iterator[Arrivals], rate_scale: float, seed: int, counts: Cou
         source = np.repeat(np.arange(len(rows)), times)
         is_copy = np.concatenate([[False], source[1:] == source[:-1]])[: len(source)]
         count(counts, "copied", int(np.count_nonzero(is_copy)))
-        repeated = rows[source]
-        at_s = repeated["arrived_at_s"]
+        at_s = rows["arrived_at_s"][source]
         at_s[is_copy] += (next_at_s[source] - at_s)[is_copy] * instants.random(np.count_nonzero(is_copy))
-        yield repeated[np.argsort(at_s, kind="stable")]
+        repeated = rows[source]
+        repeated["arrived_at_s"] = np.sort(at_s)  # no copy passes the next arrival, and copies are alike but for their times
+        if copies_have_segments:
+            copy = np.arange(len(source)) - np.repeat(np.cumsum(times) - times, times)
+            repeated["first_segment"] += copy * repeated["num_segments"]
+        yield repeated
 
 
 def _pieces(chunks: Iterator[Arrivals], num_rows: int) -> Iterator[Arrivals]:

@@ -3,13 +3,14 @@
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 from pydantic import Field
 
 from sim.params import Params
+from traces.segments import Segments
 
 Arrivals = NDArray[Any]
 """Rows of `sim.records.ARRIVAL`, sorted by `arrived_at_s`."""
@@ -34,10 +35,24 @@ class TrafficStream:
 
     arrivals: Iterator[Arrivals]
     counts: Counter[str]
+    segments: Segments = field(default_factory=Segments)
 
     def chunks(self) -> Iterator[Arrivals]:
         """Yields ARRIVAL rows, sorted, at most a chunk at a time; can be taken once."""
         return self.arrivals
+
+    def segments_of(self, rows: Arrivals) -> NDArray[Any]:
+        """Returns the segments of `rows`, all or some of the chunk last taken: one row's after the other.
+
+        Rows that share no token with anybody have none, nor has traffic that knows nothing of its tokens.
+
+        Returns:
+            (s,) SEGMENT records, where s is the sum of `num_segments` over the rows.
+
+        Raises:
+            LookupError: the rows are of an earlier chunk, and their segments are forgotten.
+        """
+        return self.segments.of(rows)
 
 
 class Traffic(Params):
@@ -49,8 +64,11 @@ class Traffic(Params):
     limit: int | None = Field(default=None, ge=1, description="Stop after this many requests; null takes all.")
 
     @abstractmethod
-    def arrivals(self, seed: int, counts: Counter[str], chunk_rows: int) -> Iterator[Arrivals]:
-        """Yields sorted arrivals in chunks of any size, and counts what it reads and drops. `stream` cuts at the limit."""
+    def arrivals(self, seed: int, counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
+        """Yields sorted arrivals in chunks of any size, and counts what it reads and drops. `stream` cuts at the limit.
+
+        What it knows of their tokens goes into `segments` before the rows that point to it.
+        """
 
     @abstractmethod
     def mean_rate_per_s(self, start_s: float, end_s: float) -> float:
@@ -80,12 +98,19 @@ class Traffic(Params):
         """Names of the request classes; a row's `class_id` is an index into it."""
         return ("default",)
 
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether requests say which tokens they share, so that a prefix cache has something to find."""
+        return False
+
     def stream(self, seed: int, chunk_rows: int = CHUNK_ROWS) -> TrafficStream:
         """Returns one pass over the arrivals of this seed."""
         counts: Counter[str] = Counter(read=0, kept=0)
-        return TrafficStream(self._cut(self.arrivals(seed, counts, chunk_rows), counts, chunk_rows), counts)
+        segments = Segments()
+        arrivals = self.arrivals(seed, counts, segments, chunk_rows)
+        return TrafficStream(self._cut(arrivals, counts, segments, chunk_rows), counts, segments)
 
-    def _cut(self, chunks: Iterator[Arrivals], counts: Counter[str], chunk_rows: int) -> Iterator[Arrivals]:
+    def _cut(self, chunks: Iterator[Arrivals], counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
         for rows in chunks:
             room = len(rows) if self.limit is None else self.limit - counts["kept"]
             if len(rows) > room:
@@ -94,6 +119,7 @@ class Traffic(Params):
             for first in range(0, len(rows), chunk_rows):
                 piece = rows[first : first + chunk_rows]
                 counts["kept"] += len(piece)
+                segments.forget_before(int(piece["first_segment"][0]))
                 yield piece
             if counts["kept"] == self.limit:
                 return

@@ -1,5 +1,6 @@
 """What every kind of traffic must keep, whoever wrote it."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.records import ARRIVAL
+from sim.records import ARRIVAL, SEGMENT
 from traces import KINDS, Traffic
 
 LENGTHS = {
@@ -21,23 +22,46 @@ LENGTHS = {
 EXAMPLES: dict[str, dict[str, Any]] = {
     "diurnal": {"peak_per_s": 3.0, "trough_per_s": 0.5, "cv": 1.5, "noise": 0.3, "duration_s": 7200.0},
     "poisson": {"rate_per_s": 2.0, "duration_s": 3600.0},
-    "gamma": {"rate_per_s": 2.0, "cv": 2.0, "duration_s": 3600.0},
+    "gamma": {"rate_per_s": 2.0, "cv": 2.0, "duration_s": 3600.0, "prefixes": {"num": 9, "tokens": 700, "share": 0.6}},
     "constant": {"rate_per_s": 2.0, "duration_s": 3600.0},
     "azure": {"rate_scale": 1.5},
-    "table": {"rate_scale": 0.7, "time_unit": "iso8601", "time_scale": 2.0},
+    "mooncake": {"rate_scale": 2.5, "trace_block_tokens": 32},
+    "table": {"rate_scale": 1.7, "time_unit": "iso8601", "time_scale": 2.0},
 }
-AZURE_NAMES = {"arrived_at": "TIMESTAMP", "num_prompt_tokens": "ContextTokens", "num_output_tokens": "GeneratedTokens"}
+WITH_CONTENT = ("gamma", "mooncake", "table")
+COLUMNS = {
+    "arrived_at": "TIMESTAMP",
+    "num_prompt_tokens": "ContextTokens",
+    "num_output_tokens": "GeneratedTokens",
+    "prefix_id": "app",
+    "num_prefix_tokens": "app_tokens",
+    "session_id": "user",
+}
 
 
 def settings_of(kind: str, folder: Path) -> dict[str, Any]:
+    if kind == "mooncake":
+        return EXAMPLES[kind] | {"path": str(mooncake_file(folder / "trace.jsonl"))}
     if kind not in ("azure", "table"):
         return EXAMPLES[kind] | {"lengths": LENGTHS}
     path = folder / "trace.csv"
     stamps = np.datetime64("2023-11-16T18:15:46", "ms") + np.arange(3000) * 700
-    rows = [f"{str(stamp).replace('T', ' ')}0000,{100 + i % 7},{1 + i % 50}" for i, stamp in enumerate(stamps)]
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows))
-    columns = {"columns": AZURE_NAMES} if kind == "table" else {}
+    rows = [
+        f"{str(stamp).replace('T', ' ')}0000,{100 + i % 7},{1 + i % 50},{['', 'app'][i % 2]},{i % 60},{i % 300 or ''}"
+        for i, stamp in enumerate(stamps)
+    ]
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,app,app_tokens,user\n" + "\n".join(rows))
+    columns = {"columns": COLUMNS} if kind == "table" else {}
     return EXAMPLES[kind] | {"path": str(path)} | columns
+
+
+def mooncake_file(path: Path) -> Path:
+    with path.open("w") as file:
+        for i in range(3000):
+            ids = [i % 5, *range(10 * (i % 900), 10 * (i % 900) + 3)]
+            row = {"timestamp": 3000 * (i // 10), "input_length": 100 + i % 7, "output_length": 1 + i % 50, "hash_ids": ids}
+            file.write(json.dumps(row) + "\n")
+    return path
 
 
 @pytest.fixture(params=KINDS)
@@ -66,6 +90,35 @@ def test_same_seed_same_bytes_however_it_is_cut(traffic: Traffic) -> None:
     whole = arrivals(traffic).tobytes()
     for chunk_rows in (3, 1000):
         assert arrivals(traffic, chunk_rows=chunk_rows).tobytes() == whole
+
+
+def segments(traffic: Traffic, chunk_rows: int = 100_000) -> Any:
+    stream = traffic.stream(1, chunk_rows)
+    return np.concatenate([stream.segments_of(rows) for rows in stream.chunks()])
+
+
+def test_segments_are_within_their_rows_and_the_same_however_it_is_cut(traffic: Traffic) -> None:
+    whole = segments(traffic)
+    assert whole.dtype == SEGMENT
+    assert (whole["num_tokens"] >= 1).all()
+    rows = arrivals(traffic)
+    row = np.repeat(np.arange(len(rows)), rows["num_segments"])
+    tokens = np.bincount(row, weights=whole["num_tokens"], minlength=len(rows))
+    assert (tokens <= rows["num_prompt_tokens"] + rows["num_output_tokens"]).all()
+    for chunk_rows in (3, 1000):
+        assert segments(traffic, chunk_rows).tobytes() == whole.tobytes()
+
+
+def test_where_segments_begin_never_falls(traffic: Traffic) -> None:
+    rows = arrivals(traffic)
+    assert (np.diff(rows["first_segment"]) >= 0).all()
+    assert rows["num_segments"].min() >= 0
+
+
+def test_only_traffic_that_knows_content_has_segments(traffic: Traffic) -> None:
+    has_content = type(traffic) in [KINDS[kind] for kind in WITH_CONTENT]
+    rows = arrivals(traffic)
+    assert (len(segments(traffic)) > 0) == rows["num_segments"].any() == rows["first_segment"].any() == has_content
 
 
 def test_chunks_are_no_larger_than_asked_for(traffic: Traffic) -> None:

@@ -1,0 +1,71 @@
+"""The traces of Mooncake, the serving system behind Kimi, as published."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sim.records import SEGMENT
+from traces.cells import MISSING
+from traces.ids import id_lists
+from traces.recorded import Columns, Recorded
+from traces.segments import Content, named
+
+
+class Mooncake(Recorded):
+    """Replays prompts of which a trace says what they share: a hash id for every block of tokens.
+
+    JSON lines of `timestamp` (ms), `input_length`, `output_length` and `hash_ids`. Equal ids are equal tokens; the last block
+    of a prompt is as long as what is left of it. Output tokens are the request's own, because the trace does not say which
+    prompt goes on from which answer. The published stamps come in steps of about 3 s, with many requests at each.
+
+    Source: Qin et al. (2025), Mooncake, FAST '25. Licence Apache-2.0.
+    """
+
+    where_to_get: ClassVar[str] = (
+        "set traffic.path to where it is; the traces are in https://github.com/kvcache-ai/Mooncake "
+        "(folder FAST25-release/traces)"
+    )
+
+    trace_block_tokens: int = Field(
+        default=512,
+        ge=1,
+        description="Tokens that each of `hash_ids` stands for, in the trace. The engine's own block_size is another matter.",
+    )
+
+    @property
+    def layout(self) -> Columns:
+        """The published columns."""
+        return Columns("timestamp", "input_length", "output_length", None, "ms", ("hash_ids",))
+
+    def content(self, batch: Any, rows: NDArray[Any]) -> Content:
+        """Returns a segment for each of the rows' hash ids, and what does not fit the prompts."""
+        block_ids, given = id_lists(batch.column("hash_ids"))
+        num_ids = np.maximum(given, 0)
+        prompt_tokens = np.maximum(rows["num_prompt_tokens"], 1)
+        expected = -(-prompt_tokens // self.trace_block_tokens)
+        row = np.repeat(np.arange(len(rows)), num_ids)
+        position = np.arange(len(block_ids)) - np.repeat(np.cumsum(num_ids) - num_ids, num_ids)
+        is_within = position < expected[row]
+        row, position = row[is_within], position[is_within]
+        segments = np.empty(len(row), SEGMENT)
+        segments["content"] = named("hash_id", block_ids[is_within])
+        segments["num_tokens"] = np.minimum(self.trace_block_tokens, prompt_tokens[row] - position * self.trace_block_tokens)
+
+        def explain(i: int) -> str:
+            if given[i] == MISSING:
+                return f"hash_ids is {batch.column('hash_ids')[i].as_py()!r}; allowed: a list of 64-bit whole numbers"
+            return (
+                f"hash_ids holds {given[i]}; a prompt of {prompt_tokens[i]} tokens, {self.trace_block_tokens} to a block "
+                f"(trace_block_tokens), expects {expected[i]} id{'' if expected[i] == 1 else 's'}"
+            )
+
+        return Content(
+            segments,
+            np.minimum(num_ids, expected),
+            np.ones(len(segments), np.bool_),
+            given == MISSING,
+            given != expected,
+            explain,
+        )
