@@ -48,6 +48,24 @@ class Slo(Targets):
     )
 
 
+class RequestKind(Params):
+    """What the requests of one class ask of the engine."""
+
+    priority: int = Field(default=0, description="Lower goes first, where an engine's scheduling_policy is priority")
+    lora: str | None = Field(default=None, description="The adapter it uses; null = the base model")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Longest answer its clients allow: shorter ones end by an end-of-sequence token that the engine cannot "
+        "foresee, longer ones are cut; null = they ask for exactly what they get",
+    )
+    grammar_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Structured output: seconds that a replica compiles the grammar for the first such request; 0 = free text",
+    )
+
+
 class Measure(Params):
     """Which requests the summary counts: those that arrive within a window."""
 
@@ -101,6 +119,9 @@ class Experiment(Params):
         default=None, min_length=1, description="Several seeds, one run for each; instead of `seed`"
     )
     traffic: Annotated[Traffic, TRAFFIC] = Field(description="Who arrives when, with how many prompt and output tokens")
+    classes: dict[str, RequestKind] = Field(
+        default={}, description="What a class of the traffic asks of the engine: {chat: {priority: 0}, batch: {priority: 1}}"
+    )
     slo: Slo = Field(default_factory=Slo, description="Targets that goodput and attainment are measured against")
     router: Annotated[Router, ROUTER] = Field(description="Which ready replica gets a request")
     pools: list[Pool] = Field(min_length=1, description="The fleet")
@@ -123,8 +144,9 @@ class Experiment(Params):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"pools: two pools are named '{twice[0]}'; names must differ")
-        unknown = sorted(set(self.slo.classes) - set(self.traffic.class_names)) if self.slo.classes else []
-        if unknown:
-            known = ", ".join(self.traffic.class_names)
-            raise ValueError(f"slo.classes: the traffic has no class named '{unknown[0]}'; known: {known}")
+        for where, classes in (("slo.classes", self.slo.classes), ("classes", self.classes)):
+            unknown = sorted(set(classes) - set(self.traffic.class_names)) if classes else []
+            if unknown:
+                known = ", ".join(self.traffic.class_names)
+                raise ValueError(f"{where}: the traffic has no class named '{unknown[0]}'; known: {known}")
         return self

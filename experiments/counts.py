@@ -44,7 +44,7 @@ class Counts:
         self.reasons = np.zeros((num_cells, len(REASON_NAMES)), dtype=np.int64)
         self.good = np.zeros(num_cells, dtype=np.int64)
         self.preemptions = np.zeros(num_cells, dtype=np.int64)
-        self.finished = np.zeros((num_cells, 3), dtype=np.int64)  # in the window: requests, prompt and output tokens
+        self.finished = np.zeros((num_cells, 4), dtype=np.int64)  # in the window: requests; prompt, output, cached tokens
         self._limits_s = [request_limits_s(targets(slo, name)) for name in classes]
 
     def good_requests(self, columns: Columns) -> Bools:
@@ -99,7 +99,7 @@ class Counts:
         ended_at_s = columns["finished_at_s"]
         inside = (columns["status"] == FINISHED) & (ended_at_s >= self._start_s) & (ended_at_s < self._end_s)
         cell = cells[inside]
-        for i, weights in enumerate((None, columns["num_prompt_tokens"], columns["num_output_tokens"])):
+        for i, weights in enumerate((None, *(columns[f"num_{kind}_tokens"] for kind in ("prompt", "output", "cached")))):
             share = None if weights is None else weights[inside]
             self.finished[:, i] += np.bincount(cell, share, minlength=self.good.size).astype(np.int64)
 

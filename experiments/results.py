@@ -108,7 +108,8 @@ class RunWriter:
         Args:
             machines: one mapping for each machine (see experiments.costs.COLUMNS), instants None where not reached.
             totals: `duration_s`, the instant the run ended; `itl_counts` (num_pools, NUM_ITL_BINS) and `itl_sums`
-                (num_pools, 3: sum, sum of squares, maximum), as in sim.records.Fleet; `warnings`, optional lines.
+                (num_pools, 3: sum, sum of squares, maximum), as in sim.records.Fleet; `warnings`, optional lines;
+                `ideal_cached_share`, optional.
         """
         self._flush()
         self._table.close()
@@ -123,6 +124,7 @@ class RunWriter:
             itl_counts=np.asarray(totals["itl_counts"]),
             itl_sums=np.asarray(totals["itl_sums"]),
             warnings=totals.get("warnings", ()),
+            ideal_cached_share=totals.get("ideal_cached_share", np.nan),
         )
         summary: dict[str, Any] = without_nan(summarise(run, self._table))
         write_json(self._folder / "summary.json", summary)

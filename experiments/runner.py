@@ -20,6 +20,7 @@ from experiments.tables import write_json
 from experiments.wiring import Wiring
 from sim.invariants import check
 from sim.records import Fleet
+from traces.reuse import ideal_hit_rate
 
 
 def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
@@ -94,7 +95,13 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
     simulated = time.perf_counter()
     itl_counts, itl_sums = gaps.taken(wiring.plane.fleet)
     machines = [asdict(machine) for machine in simulation.machines]
-    totals = {"duration_s": ended_at_s, "itl_counts": itl_counts, "itl_sums": itl_sums, "warnings": _warnings(wiring)}
+    totals = {
+        "duration_s": ended_at_s,
+        "itl_counts": itl_counts,
+        "itl_sums": itl_sums,
+        "warnings": _warnings(wiring),
+        "ideal_cached_share": _ideal_cached_share(wiring),
+    }
     writer.finish(machines, totals)
     wall_s = {
         "build": built - started,
@@ -102,6 +109,10 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
         "summarise": time.perf_counter() - simulated,
     }
     write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s))
+
+
+_MOST_LOOKED_THROUGH = 1_000_000
+"""Requests whose shared tokens are looked through a second time, at some 5 us each."""
 
 
 class GapWindow:
@@ -143,6 +154,14 @@ def _bar(run: RunConfig, show: bool, line: int) -> Iterator[Callable[[float, int
             bar.update(min(now_s, ends_at_s) - bar.n)
 
         yield tick
+
+
+def _ideal_cached_share(wiring: Wiring) -> float:
+    """Returns the share of prompt tokens that one endless cache would find; NaN where it would take minutes to say."""
+    experiment = wiring.experiment
+    if not experiment.traffic.shares_tokens or wiring.simulation.audit.num_requests > _MOST_LOOKED_THROUGH:
+        return float("nan")
+    return ideal_hit_rate(experiment.traffic.stream(experiment.seed), int(wiring.engines["block_size"].min()))
 
 
 def _warnings(wiring: Wiring) -> list[str]:

@@ -180,9 +180,7 @@ def run_all(
     lock = context.RLock()  # the bars of all processes share the terminal
     tqdm.set_lock(lock)
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=tqdm.set_lock, initargs=(lock,)) as pool:
-        waiting = [
-            pool.submit(_run_one, run, folder, progress, 1 + number % jobs) for number, (run, folder) in enumerate(todo)
-        ]
+        waiting = [pool.submit(_run_one, run, folder, progress, 1 + number % jobs) for number, (run, folder) in enumerate(todo)]
         try:
             for done in tqdm(as_completed(waiting), total=len(waiting), unit="run", disable=not progress):
                 yield done.result()

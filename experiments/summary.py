@@ -46,6 +46,7 @@ class Run:
     itl_counts: NDArray[np.int64]  # (num_pools, NUM_ITL_BINS)
     itl_sums: NDArray[np.float64]  # (num_pools, 3) sum, sum of squares, maximum
     warnings: Sequence[str] = ()
+    ideal_cached_share: float = np.nan
 
 
 def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
@@ -84,6 +85,7 @@ def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
         "classes": {scope.name: parts[scope.key] for scope in scopes if scope.kind == "class"},
         "pools": {scope.name: parts[scope.key] for scope in scopes if scope.kind == "pool"},
         "targets": rows,
+        "ideal_cached_token_share": run.ideal_cached_share,
         "warnings": [*run.warnings, *_warnings(run, parts["all"])],
     }
 
@@ -151,7 +153,7 @@ def _scope(run: Run, scope: Scope, found: Mapping[_Ask, float]) -> dict[str, Any
     statuses = counts.statuses[scope.cells].sum(axis=0)
     reasons = counts.reasons[scope.cells].sum(axis=0)
     good, arrived = int(counts.good[scope.cells].sum()), int(statuses.sum())
-    num_finished, input_tokens, output_tokens = (int(x) for x in counts.finished[scope.cells].sum(axis=0))
+    num_finished, input_tokens, output_tokens, cached_tokens = (int(x) for x in counts.finished[scope.cells].sum(axis=0))
     per_s = 1 / duration_s if duration_s > 0 else np.nan
     return {
         "requests": {
@@ -167,6 +169,7 @@ def _scope(run: Run, scope: Scope, found: Mapping[_Ask, float]) -> dict[str, Any
         "output_tokens_per_s": output_tokens * per_s,
         "goodput_per_s": good * per_s,
         "attainment": good / arrived if arrived else np.nan,
+        "cached_token_share": cached_tokens / input_tokens if input_tokens else np.nan,
         "num_preemptions": int(counts.preemptions[scope.cells].sum()),
         "cost": _cost(run, scope, input_tokens, output_tokens) if scope.kind != "class" else None,
     }

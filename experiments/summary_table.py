@@ -58,6 +58,7 @@ COLUMNS = (
     *(Column(name, pa.int64(), f"those that ended so: {name}", False) for name in STATUS_NAMES),
     *(column for metric, label in METRICS.items() for column in _metric_columns(metric, label)),
     *(Column(name, pa.float64(), meaning) for name, meaning in _RATES.items()),
+    Column("cached_token_share", pa.float64(), "prompt tokens of finished requests that came from the prefix cache"),
     Column("num_preemptions", pa.int64(), "preemptions of the requests that arrived", False),
     *(Column(name, pa.float64(), meaning) for name, meaning in _COSTS.items()),
     Column("targets_met", pa.bool_(), "whether every target of the config was met; null without targets"),
@@ -81,6 +82,7 @@ _PLURAL = {"class": "classes", "pool": "pools"}
 
 def _row(summary: Mapping[str, Any], scope: str, name: str, part: Mapping[str, Any]) -> dict[str, Any]:
     row = {"scope": scope, "name": name, "num_preemptions": part["num_preemptions"]}
+    row["cached_token_share"] = part["cached_token_share"]
     row |= {"window_start_s": summary["window"]["start_s"], "window_end_s": summary["window"]["end_s"]}
     row |= {key: part["requests"][key] for key in ("arrived", *STATUS_NAMES)}
     for metric in METRICS:

@@ -5,14 +5,14 @@ from typing import Any
 
 import routers
 from autoscalers import Controller
-from experiments.config import Experiment
+from experiments.config import Experiment, RequestKind
 from experiments.config import Pool as PoolConfig
 from replicas.capacity import Capacity, capacity
 from replicas.plane import DataPlane
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
 from sim.randomness import stream
-from sim.records import ENGINE, records
+from sim.records import CLASS, ENGINE, records
 from sim.simulation import Horizon, Simulation, Sink
 from traces.traffic import TrafficStream
 
@@ -35,6 +35,18 @@ class Guarded:
         return self.known_rate(start_s, end_s)
 
 
+def classes_of(experiment: Experiment) -> Any:
+    """Returns (num_classes,) CLASS records, in the order of the traffic's class ids; adapters are numbered from 1."""
+    names = experiment.traffic.class_names
+    kinds = [experiment.classes.get(name, RequestKind()) for name in names]
+    adapters = sorted({kind.lora for kind in kinds if kind.lora is not None})
+    classes = records(CLASS, len(names))
+    for number, kind in enumerate(kinds):
+        adapter = 0 if kind.lora is None else 1 + adapters.index(kind.lora)
+        classes[number] = (kind.priority, adapter, kind.max_tokens or 0, kind.grammar_s)
+    return classes
+
+
 class Wiring:
     """Everything that one run is made of, not yet run."""
 
@@ -43,7 +55,7 @@ class Wiring:
         self.traffic: TrafficStream = experiment.traffic.stream(experiment.seed, CHUNK_ROWS)
         self.engines = records(ENGINE, len(experiment.pools))
         for index, pool in enumerate(experiment.pools):
-            self.engines[index] = pool.replicas.engine(pool.model, pool.gpu)[0]
+            self.engines[index] = self.engine_of(pool)
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
         self.controllers: list[Controller] = [
@@ -59,6 +71,15 @@ class Wiring:
         pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
         self.simulation = Simulation(self.plane, pools, self.traffic.chunks(), horizon, sink, progress)
 
+    def engine_of(self, pool: PoolConfig) -> Any:
+        """Returns a pool's ENGINE record, with what it does only if the traffic gives cause."""
+        engine = pool.replicas.engine(pool.model, pool.gpu)[0]
+        if pool.replicas.enable_prefix_caching is None and pool.replicas.batching == "continuous":
+            engine.enable_prefix_caching = self.experiment.traffic.shares_tokens
+        if all(kind.lora is None for kind in self.experiment.classes.values()):
+            engine.max_loras = 0
+        return engine
+
     def data_plane(self) -> DataPlane:
         """Returns the empty replicas behind their router; a router in plain Python is asked at every request."""
         experiment = self.experiment
@@ -68,7 +89,17 @@ class Wiring:
         ask_python = None
         if not routers.is_compiled(choose):
             choose, ask_python = routers.KINDS["round_robin"].choose, choose
-        return DataPlane(self.engines, num_slots, NUM_ITL_BINS, experiment.router.scrape_interval_s, choose, state, ask_python)
+        return DataPlane(
+            self.engines,
+            num_slots,
+            NUM_ITL_BINS,
+            experiment.router.scrape_interval_s,
+            choose,
+            state,
+            ask_python,
+            classes_of(experiment),
+            self.traffic.segments_of,
+        )
 
     def capacity_of(self, index: int) -> Capacity:
         """Returns what a replica of this pool sustains at the traffic's mean lengths within the TPOT target."""

@@ -52,7 +52,7 @@ def set_now(clock: Any, now_s: float) -> None:
 @verb
 def has_drained(fleet: Fleet, r: int) -> bool:
     """Tells whether a draining replica has served its last request."""
-    return fleet.replicas[r].is_draining and not fleet.replicas[r].is_running
+    return fleet.replicas[r].is_draining and not fleet.replicas[r].is_running and fleet.loads[r].num_waiting == 0
 
 
 @verb

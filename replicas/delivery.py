@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
-from replicas.queues import remove, slot_of
-from sim.compiled import verb
+from replicas.prefix_cache import register_blocks
+from replicas.queues import remove, sequence_of, slot_of
+from replicas.speculation import count_accepted, leave_batch
+from sim.compiled import rare, verb
 from sim.metrics import itl_bin
-from sim.records import CALENDAR, FINISHED, GONE, NONE, WAITING, Fleet
+from sim.records import CALENDAR, CATCHING_UP, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
 
 
 @verb
@@ -16,13 +19,18 @@ def deliver(fleet: Fleet, r: int, now_s: float) -> None:
     """Hands out the tokens of the running step."""
     replica = fleet.replicas[r]
     batch = fleet.batches[r, (replica.num_steps - 1 - replica.is_planned) & 1]
-    replica.num_delivered_tokens += batch.num_decodes
-    count_gaps(fleet, replica.pool, now_s - replica.last_step_ended_at_s, batch.num_decodes)
-    i = batch.first_head
-    while i != NONE:
-        deliver_first(fleet, r, i, now_s)
-        i = fleet.requests[slot_of(fleet, i)].first_next
+    replica.num_delivered_tokens += batch.num_decodes - batch.num_surplus
+    count_gaps(fleet, replica.pool, now_s - replica.last_step_ended_at_s, batch.num_decodes - batch.num_surplus)
+    if fleet.engines[replica.pool].num_speculative_tokens > 0:
+        deliver_checked(fleet, r, now_s)
+    else:
+        i = batch.first_head
+        while i != NONE:
+            deliver_first(fleet, r, i, now_s)
+            i = fleet.requests[slot_of(fleet, i)].first_next
     slot = batch.step & (CALENDAR - 1)
+    if fleet.engines[replica.pool].enable_prefix_caching:
+        sort_due(fleet, r, slot)
     i = fleet.due[r, slot]
     fleet.due[r, slot] = NONE
     while i != NONE:
@@ -34,7 +42,7 @@ def deliver(fleet: Fleet, r: int, now_s: float) -> None:
 
 @verb
 def deliver_first(fleet: Fleet, r: int, i: int, now_s: float) -> None:
-    """Delivers the token that ends a prefill: the first of all, or the first after a preemption, seen as one long gap."""
+    """Delivers the token with which a request has caught up: its first, or the first after a preemption or a pass-over."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
     replica.num_delivered_tokens += 1
     if np.isnan(request.first_token_at_s):
@@ -54,17 +62,85 @@ def count_gaps(fleet: Fleet, pool: int, gap_s: float, num_gaps: int) -> None:
         fleet.itl_sums[pool, 2] = max(fleet.itl_sums[pool, 2], gap_s)
 
 
+@rare
+def sort_due(fleet: Fleet, r: int, slot: int) -> None:
+    """Sorts those that end together in order of admission, as vLLM frees them: their blocks will be reused in that order."""
+    i, fleet.due[r, slot] = fleet.due[r, slot], NONE
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        following, before, after = request.due_next, NONE, fleet.due[r, slot]
+        while after != NONE and sequence_of(fleet, after).admission < sequence_of(fleet, i).admission:
+            before, after = after, fleet.requests[slot_of(fleet, after)].due_next
+        request.due_next = after
+        if before == NONE:
+            fleet.due[r, slot] = i
+        else:
+            fleet.requests[slot_of(fleet, before)].due_next = i
+        i = following
+
+
+@rare
+def deliver_checked(fleet: Fleet, r: int, now_s: float) -> None:
+    """Delivers what the running step has checked: for each request the drafts that hold, and one token more."""
+    replica = fleet.replicas[r]
+    parity = (replica.num_steps - 1 - replica.is_planned) & 1
+    i = fleet.batches[r, parity].first_head
+    while i != NONE:
+        following = sequence_of(fleet, i).caught_up_next[parity]
+        settle_drafts(fleet, r, i, parity, now_s)
+        if fleet.requests[slot_of(fleet, i)].num_generated_tokens == fleet.requests[slot_of(fleet, i)].num_output_tokens:
+            if replica.is_planned:
+                leave_batch(fleet, r, i, 1 - parity)
+            finish(fleet, r, i, now_s)
+        i = following
+
+
+@verb
+def settle_drafts(fleet: Fleet, r: int, i: int, parity: int, now_s: float) -> None:
+    """Delivers a request's tokens at one instant, and takes back what was computed for drafts that do not hold."""
+    replica, load = fleet.replicas[r], fleet.loads[r]
+    request, sequence = fleet.requests[slot_of(fleet, i)], sequence_of(fleet, i)
+    engine = fleet.engines[replica.pool]
+    num_accepted = count_accepted(fleet, r, i, sequence.num_real_drafts[parity])
+    num_rejected = sequence.num_scheduled_drafts[parity] - num_accepted
+    num_tokens = min(num_accepted + 1, request.num_output_tokens - request.num_generated_tokens)
+    deliver_first(fleet, r, i, now_s)
+    replica.num_delivered_tokens += num_tokens - 1
+    count_gaps(fleet, replica.pool, 0.0, num_tokens - 1)
+    request.num_generated_tokens += num_tokens
+    if request.phase == WAITING:  # preempted while this step was on the device
+        load.waiting_tokens += num_tokens
+        return
+    request.num_computed_tokens -= num_rejected
+    load.running_tokens -= num_rejected
+    if engine.async_scheduling:
+        sequence.num_placeholders -= num_rejected + num_tokens
+        if engine.enable_prefix_caching:
+            register_blocks(fleet, r, i, request.num_computed_tokens - sequence.num_placeholders)
+    else:
+        sequence.num_drafts = engine.num_speculative_tokens
+
+
 @verb
 def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     """Ends request `i` with its last token; its slot and blocks are free from here on."""
-    load, request = fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[replica.pool]
     if request.phase == WAITING:  # preempted with its last token already on the device
-        remove(fleet, fleet.replicas[r].waiting, i)
+        remove(fleet, replica.waiting, i)
         load.num_waiting -= 1
         load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     else:
-        free_blocks(fleet, r, request)
-        remove(fleet, fleet.replicas[r].running, i)
+        if engine.enable_prefix_caching and engine.async_scheduling and engine.num_speculative_tokens == 0:
+            register_blocks(fleet, r, i, request.num_prompt_tokens + request.num_output_tokens - 1)
+        free_blocks(fleet, r, i, replica.num_steps - 1)
+        if request.phase == SURPLUS:
+            stop_decoding(fleet, r, i)
+        elif request.phase == CATCHING_UP:
+            replica.num_catching_up -= 1
+        if fleet.classes[request.class_id].grammar_s > 0:
+            replica.num_masks -= 1
+        remove(fleet, replica.running, i)
         load.num_running -= 1
     request.num_generated_tokens = request.num_output_tokens
     request.last_token_at_s = now_s

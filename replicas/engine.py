@@ -4,7 +4,7 @@ import numpy as np
 
 from replicas.delivery import deliver
 from replicas.events import set_next_end
-from replicas.queues import append, slot_of
+from replicas.queues import add_waiting, sequence_of, slot_of
 from replicas.scheduler import plan
 from replicas.step_time import step_time
 from sim.compiled import verb
@@ -21,12 +21,40 @@ def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     request.replica, request.machine = r, replica.machine
     request.phase = WAITING
-    append(fleet, replica.waiting, i)
+    set_limits(fleet, r, i)
+    ask_for_grammar(fleet, r, request.class_id, now_s)
+    add_waiting(fleet, r, i)
     load.num_waiting += 1
     load.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
     if not replica.is_running:
         replica.woken_at_s = now_s
         set_next_end(fleet, r, np.nextafter(now_s, np.inf))
+
+
+@verb
+def set_limits(fleet: Fleet, r: int, i: int) -> None:
+    """Ends request `i`'s answer at the longest sequence of the engine, and notes whether the scheduler sees its end coming.
+
+    It does if the answer is as long as the client allows, or reaches `max_model_len`; otherwise an end-of-sequence token
+    ends it, which nobody knows before it is sampled.
+    """
+    request = fleet.requests[slot_of(fleet, i)]
+    limit = fleet.engines[fleet.replicas[r].pool].max_model_len - request.num_prompt_tokens
+    request.num_output_tokens = min(request.num_output_tokens, limit)
+    if fleet.classes[request.class_id].max_tokens == 0:
+        limit = request.num_output_tokens
+    else:
+        limit = min(limit, fleet.classes[request.class_id].max_tokens)
+    request.stops_early = request.num_output_tokens < limit
+    sequence_of(fleet, i).max_output_tokens = limit
+
+
+@verb
+def ask_for_grammar(fleet: Fleet, r: int, class_id: int, now_s: float) -> None:
+    """Starts to compile a class's grammar with its first request on replica `r`; it then stays compiled."""
+    grammar_s = fleet.classes[class_id].grammar_s
+    if grammar_s > 0 and fleet.lore[r, class_id].grammar_ready_at_s == float("inf"):
+        fleet.lore[r, class_id].grammar_ready_at_s = now_s + grammar_s
 
 
 @verb
@@ -43,17 +71,36 @@ def turn(fleet: Fleet, r: int) -> None:
         deliver(fleet, r, now_s)
     replica.is_running = 0
     is_async = fleet.engines[replica.pool].async_scheduling
+    num_preemptions = replica.num_preemptions
     while not (replica.is_running and (replica.is_planned or not is_async)):
         if replica.is_planned:
             start(fleet, r, now_s)
         elif plan(fleet, r, now_s):
             replica.is_planned = 1
+        elif not replica.is_running and replica.num_preemptions > num_preemptions:
+            num_preemptions = replica.num_preemptions  # by priority, all may be preempted: the next plan admits some
         else:
             break
     if not replica.is_running:
-        set_next_end(fleet, r, float("inf"))
-        if replica.waiting.head != NONE:
-            replica.num_idle_with_work += 1
+        wait_for_work(fleet, r, now_s)
+
+
+@verb
+def wait_for_work(fleet: Fleet, r: int, now_s: float) -> None:
+    """Lets an idle engine sleep until a request comes, or until the first grammar is compiled that one waits for."""
+    replica = fleet.replicas[r]
+    at_s = float("inf")
+    i = replica.waiting.head
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        if fleet.classes[request.class_id].grammar_s > 0:
+            at_s = min(at_s, fleet.lore[r, request.class_id].grammar_ready_at_s)
+        i = request.next
+    if replica.waiting.head != NONE and not now_s < at_s < float("inf"):
+        replica.num_idle_with_work += 1
+        at_s = float("inf")
+    replica.woken_at_s = at_s
+    set_next_end(fleet, r, at_s)
 
 
 @verb

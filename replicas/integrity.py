@@ -4,31 +4,45 @@ from typing import Any
 
 import numba as nb
 
-from replicas.kv_blocks import blocks_for, computed_tokens
+from replicas.kv_blocks import computed_tokens, held_blocks
 from replicas.queues import slot_of
-from sim.compiled import loop
+from sim.compiled import loop, verb
 from sim.records import FLEET_TYPE, NONE, Fleet
 
 LONGEST_QUEUE = 10_000
+
+
+@verb
+def shared_blocks(fleet: Fleet, r: int, num_held: int) -> int:
+    """Returns how many blocks of replica `r` somebody holds, if their holders add up to `num_held`; else 0."""
+    num_blocks = num_holders = 0
+    for b in range(fleet.loads[r].num_usable_blocks):
+        num_blocks += fleet.blocks[r, b].num_holders > 0
+        num_holders += fleet.blocks[r, b].num_holders
+    return num_blocks if num_holders == num_held else 0
 
 
 @loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
 def recount(fleet: Fleet, r: int, counts: Any) -> None:
     """Walks replica `r`'s lists and fills `counts`, (5,): running, waiting, held blocks, held tokens, waiting tokens.
 
+    With prefix caching, blocks that several requests share are counted once, and the holders of all blocks must add up to what
+    the requests hold; if they do not, no block is counted.
+
     A queue of more than `LONGEST_QUEUE` is taken at its word: in an overload, recounting it would take longer than the run.
     """
-    replica = fleet.replicas[r]
+    replica, load = fleet.replicas[r], fleet.loads[r]
+    engine = fleet.engines[replica.pool]
     counts[:] = 0
     i = replica.running.head
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
-        num_tokens = computed_tokens(request, replica.num_steps - 1)
         counts[0] += 1
-        counts[2] += blocks_for(num_tokens, fleet.engines[replica.pool].block_size)
-        counts[3] += num_tokens
+        counts[2] += held_blocks(request, replica.num_steps - 1, engine)
+        counts[3] += computed_tokens(request, replica.num_steps - 1)
         i = request.next
-    load = fleet.loads[r]
+    if engine.enable_prefix_caching:
+        counts[2] = shared_blocks(fleet, r, counts[2])
     if load.num_waiting > LONGEST_QUEUE:
         counts[1], counts[4] = load.num_waiting, load.waiting_tokens
         return

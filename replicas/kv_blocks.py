@@ -1,9 +1,15 @@
-"""The KV cache of one replica, counted in blocks. Which block holds what does not matter until prefixes are shared."""
+"""The KV cache of one replica in blocks: how many a request holds and needs, and the taking and giving back.
+
+Without prefix caching, which block holds what does not matter, and blocks are only counted. With it, `block_pool` knows
+each one.
+"""
 
 from typing import Any
 
+from replicas.block_pool import give_back, take
+from replicas.queues import sequence_of, slot_of
 from sim.compiled import verb
-from sim.records import DECODING, LAST_TOKEN, PREFILLING, Fleet
+from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, SURPLUS, Fleet
 
 
 @verb
@@ -23,13 +29,29 @@ def computed_tokens(request: Any, step: int) -> int:
     A decode gains one token a step, so its count follows from the step that will yield its last token; nothing is
     written per step. The last sampled token never gets KV.
     """
-    if request.phase == DECODING:
+    if request.phase == DECODING or request.phase == SURPLUS:
         return request.num_prompt_tokens + request.num_output_tokens - 1 - (request.last_step - step)
     if request.phase == LAST_TOKEN:
         return request.num_prompt_tokens + request.num_output_tokens - 1
-    if request.phase == PREFILLING:
+    if request.phase == CATCHING_UP:
         return request.num_computed_tokens
     return 0
+
+
+@verb
+def held_blocks(request: Any, step: int, engine: Any) -> int:
+    """Returns the blocks that a running request holds once `step` is planned."""
+    if engine.reserves_output:
+        return reserved_blocks(request, engine)
+    if request.phase == CATCHING_UP:
+        return request.num_blocks
+    return blocks_for(computed_tokens(request, step), engine.block_size)
+
+
+@verb
+def reserved_blocks(request: Any, engine: Any) -> int:
+    """Returns the blocks of the whole sequence but its last token, which an engine before paged caches sets aside."""
+    return blocks_for(request.num_prompt_tokens + request.num_output_tokens - 1, engine.block_size)
 
 
 @verb
@@ -42,15 +64,23 @@ def growth_residue(request: Any, block_size: int) -> int:
 
 
 @verb
-def take_blocks(fleet: Fleet, r: int, num_blocks: int) -> None:
-    """Takes blocks out of the free ones of replica `r`; the caller has checked that there are enough."""
+def take_blocks(fleet: Fleet, r: int, i: int, num_held: int, num_blocks: int) -> None:
+    """Gives request `i`, which holds `num_held` blocks, that many more; the caller has checked that they are free."""
     fleet.loads[r].num_free_blocks -= num_blocks
+    if fleet.engines[fleet.replicas[r].pool].enable_prefix_caching:
+        row = sequence_of(fleet, i).row
+        for k in range(num_held, num_held + num_blocks):
+            fleet.tables[r, row, k] = take(fleet, r)
 
 
 @verb
-def free_blocks(fleet: Fleet, r: int, request: Any) -> None:
-    """Gives back all that `request` holds on replica `r`; call it before its phase changes."""
-    replica, load = fleet.replicas[r], fleet.loads[r]
-    num_tokens = computed_tokens(request, replica.num_steps - 1)
-    load.num_free_blocks += blocks_for(num_tokens, fleet.engines[replica.pool].block_size)
-    load.running_tokens -= num_tokens
+def free_blocks(fleet: Fleet, r: int, i: int, step: int) -> None:
+    """Gives back all that request `i` holds on replica `r` as of `step`; call it before its phase changes."""
+    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[replica.pool]
+    num_blocks = held_blocks(request, step, engine)
+    load.running_tokens -= computed_tokens(request, replica.num_steps - 1)
+    if engine.enable_prefix_caching:
+        load.num_free_blocks += give_back(fleet, r, sequence_of(fleet, i).row, num_blocks)
+    else:
+        load.num_free_blocks += num_blocks

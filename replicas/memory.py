@@ -139,6 +139,21 @@ def kv_bytes_per_token(model: Model, tensor_parallel_size: int, bytes_per_elemen
     return model.layers * elements * bytes_per_element
 
 
+def lora_bytes(model: Model, rank: int) -> float:
+    """Returns the bytes of a LoRA adapter in 16 bit: two thin matrices for each linear layer of every block.
+
+    Assumption: on attention and the dense feed-forward layers; experts carry none.
+
+    >>> from replicas.catalog import model
+    >>> lora_bytes(model("llama-3.1-8b"), 16)
+    83886080.0
+    """
+    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    attention = 2 * (model.hidden + queries) + 2 * (model.hidden + keys)
+    feed_forward = 0 if model.num_experts else 3 * (model.hidden + model.intermediate)
+    return float(model.layers * rank * (attention + feed_forward) * BF16_BYTES)
+
+
 def activation_bytes(model: Model, tensor_parallel_size: int, max_num_batched_tokens: int, max_num_seqs: int) -> float:
     """Returns the peak of PyTorch's temporary memory on one GPU: the larger of the widest layer and the sampler.
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from replicas.data_plane import run_until, show
+from replicas.data_plane import run_until
 from replicas.eviction import clear, evict
 from replicas.gateway import count_unrouted, route_unrouted
 from replicas.integrity import recount
 from sim.compiled import Pointer, entry_point
 from sim.errors import ConfigError
 from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, ROUTER_SIGNATURE, Fleet, RouterState
-from sim.window import load, new_fleet, take_ended
+from sim.window import NO_SEGMENTS, load, new_fleet, take_ended
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
-_count_unrouted, _recount = entry_point(count_unrouted), entry_point(recount)
+_count_unrouted, _recount, _clear = entry_point(count_unrouted), entry_point(recount), entry_point(clear)
 
 
 class DataPlane:
@@ -29,6 +29,8 @@ class DataPlane:
         choose: compiled router.
         state: its memory.
         ask_python: plain Python router, asked instead of `choose` at every request.
+        classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
+        segments_of: tells the token content of arrivals: rows of ARRIVAL -> their SEGMENT records, one row's after the other.
     """
 
     def __init__(
@@ -40,8 +42,11 @@ class DataPlane:
         choose: Any,
         state: RouterState,
         ask_python: Callable[..., int] | None = None,
+        classes: Any = None,
+        segments_of: Callable[[Any], Any] = lambda arrivals: NO_SEGMENTS,
     ) -> None:
-        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s)
+        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s, classes)
+        self.segments_of = segments_of
         self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)
         is_compiled = hasattr(choose, "get_compile_result")
         self.choose = Pointer(choose, ROUTER_SIGNATURE) if is_compiled else choose
@@ -76,7 +81,8 @@ class DataPlane:
     def load(self, arrivals: Any) -> None:
         """Lets the next arrivals in, (n,) ARRIVAL records; none means that the traffic is over."""
         if len(arrivals):
-            self.fleet = load(self.fleet, arrivals)
+            assert arrivals["class_id"].max() < self.fleet.classes.size, "a request of an unknown class"
+            self.fleet = load(self.fleet, arrivals, self.segments_of(arrivals))
         else:
             self.fleet.clock[0].is_exhausted = 1
 
@@ -90,11 +96,11 @@ class DataPlane:
         replica, gauges = fleet.replicas[slot], fleet.loads[slot]
         clock.now_s = max(clock.now_s, now_s)
         gauges.num_usable_blocks = fleet.engines[replica.pool].num_usable_blocks
-        clear(fleet, slot)
+        _clear(fleet, slot)
         replica.machine, replica.is_open, replica.is_draining = machine, 1, 0
         replica.last_step_ended_at_s = now_s
+        fleet.seen[slot] = gauges
         fleet.seen[slot].num_inflight = 0
-        show(fleet, slot)
         fleet.ready[clock.num_ready] = slot
         clock.num_ready += 1
         self.route_unrouted()

@@ -13,27 +13,69 @@ def slot_of(fleet: Fleet, i: int) -> int:
 
 
 @verb
-def append(fleet: Fleet, queue: Any, i: int) -> None:
-    """Puts request `i` at the back of a queue: of a replica's `waiting` or `running`, or of the unrouted."""
-    request = fleet.requests[slot_of(fleet, i)]
-    request.previous, request.next = queue.tail, NONE
-    if queue.tail == NONE:
-        queue.head = i
-    else:
-        fleet.requests[slot_of(fleet, queue.tail)].next = i
-    queue.tail = i
+def sequence_of(fleet: Fleet, i: int) -> Any:
+    """Returns what is kept of request `i`'s tokens; one record serves all where nothing needs it."""
+    return fleet.sequences[i & (fleet.sequences.size - 1)]
 
 
 @verb
-def prepend(fleet: Fleet, queue: Any, i: int) -> None:
-    """Puts request `i` at the front of a queue, as vLLM does with a preempted one."""
+def insert_after(fleet: Fleet, queue: Any, i: int, before: int) -> None:
+    """Puts request `i` into a queue right behind request `before`; `NONE` stands for the front."""
     request = fleet.requests[slot_of(fleet, i)]
-    request.previous, request.next = NONE, queue.head
-    if queue.head == NONE:
+    after = queue.head if before == NONE else fleet.requests[slot_of(fleet, before)].next
+    request.previous, request.next = before, after
+    if before == NONE:
+        queue.head = i
+    else:
+        fleet.requests[slot_of(fleet, before)].next = i
+    if after == NONE:
         queue.tail = i
     else:
-        fleet.requests[slot_of(fleet, queue.head)].previous = i
-    queue.head = i
+        fleet.requests[slot_of(fleet, after)].previous = i
+
+
+@verb
+def append(fleet: Fleet, queue: Any, i: int) -> None:
+    """Puts request `i` at the back of a queue: of a replica's `waiting` or `running`, or of the unrouted."""
+    insert_after(fleet, queue, i, queue.tail)
+
+
+@verb
+def insert_by_priority(fleet: Fleet, queue: Any, i: int) -> None:
+    """Puts request `i` into a queue in order of priority, then arrival; looks from both ends at once."""
+    front, back = queue.head, queue.tail
+    while front != NONE and not goes_before(fleet, i, front):
+        if not goes_before(fleet, i, back):
+            insert_after(fleet, queue, i, back)
+            return
+        front, back = fleet.requests[slot_of(fleet, front)].next, fleet.requests[slot_of(fleet, back)].previous
+    insert_after(fleet, queue, i, queue.tail if front == NONE else fleet.requests[slot_of(fleet, front)].previous)
+
+
+@verb
+def goes_before(fleet: Fleet, i: int, j: int) -> bool:
+    """Tells whether request `i` goes before request `j` under priority scheduling; ids are in order of arrival."""
+    ours = fleet.classes[fleet.requests[slot_of(fleet, i)].class_id].priority
+    theirs = fleet.classes[fleet.requests[slot_of(fleet, j)].class_id].priority
+    return ours < theirs or (ours == theirs and i < j)
+
+
+@verb
+def add_waiting(fleet: Fleet, r: int, i: int) -> None:
+    """Puts a new request into replica `r`'s queue."""
+    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
+        insert_by_priority(fleet, fleet.replicas[r].waiting, i)
+    else:
+        append(fleet, fleet.replicas[r].waiting, i)
+
+
+@verb
+def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
+    """Puts a preempted request back into replica `r`'s queue: at its front, or where its priority says."""
+    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
+        insert_by_priority(fleet, fleet.replicas[r].waiting, i)
+    else:
+        insert_after(fleet, fleet.replicas[r].waiting, i, NONE)
 
 
 @verb

@@ -10,18 +10,44 @@ def step_time(batch: Any, engine: Any) -> float:
     """Returns the seconds that `batch` (a BATCH record) takes on `engine` (an ENGINE record). Called once per step.
 
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
-    behind the device when the engine plans one step ahead (async_scheduling).
+    behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
+    reads nothing: padded tokens have no KV.
 
     Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2.
     """
-    flops = batch.num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token
+    num_tokens = padded_tokens(batch.num_tokens, engine.max_graph_tokens)
+    flops = num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token
     read = weight_bytes_read(batch.num_tokens, engine) + batch.kv_tokens * engine.kv_bytes_per_token
-    links_s = engine.comm_s + batch.num_tokens * engine.comm_s_per_token
+    read += batch.num_adapters * engine.adapter_bytes
+    links_s = engine.comm_s + num_tokens * engine.comm_s_per_token
     gpu_s: float = max(flops / engine.flops_per_s, read / engine.bytes_per_s) + links_s + engine.overhead_s
     cpu_s: float = engine.cpu_s + batch.num_requests * engine.cpu_s_per_request
+    cpu_s += batch.num_masks * engine.grammar_cpu_s_per_request
     if engine.async_scheduling:
         return max(gpu_s, cpu_s)
     return gpu_s + cpu_s
+
+
+@verb
+def padded_tokens(num_tokens: int, max_graph_tokens: int) -> int:
+    """Returns the tokens that a step computes: padded to the next CUDA graph, if there is one that large.
+
+    vLLM captures 1, 2, 4, every 8th size up to 248, and every 16th from 256 on (0.32.0).
+
+    >>> [padded_tokens(n, 512) for n in (1, 3, 9, 249, 257, 512, 513)]
+    [1, 4, 16, 256, 272, 512, 513]
+    """
+    if num_tokens > max_graph_tokens:
+        return num_tokens
+    if num_tokens <= 2:
+        padded = num_tokens
+    elif num_tokens <= 4:
+        padded = 4
+    elif num_tokens <= 248:
+        padded = (num_tokens + 7) // 8 * 8
+    else:
+        padded = (num_tokens + 15) // 16 * 16
+    return min(padded, max_graph_tokens)
 
 
 @verb

@@ -13,6 +13,7 @@ from replicas.memory import (
     MemoryBreakdown,
     activation_bytes,
     kv_bytes_per_token,
+    lora_bytes,
     weight_bytes,
 )
 from sim.params import Params
@@ -47,6 +48,36 @@ class Surrogate(Params):
     scheduler_reserve_full_isl: bool = Field(
         default=True, description="Admit a request only if its whole prompt fits in free blocks, not just its first chunk."
     )
+    long_prefill_token_threshold: int = Field(
+        default=0, ge=0, description="Most tokens of one prompt in a step while others wait or run; 0 = no limit."
+    )
+    scheduling_policy: Literal["fcfs", "priority"] = Field(
+        default="fcfs", description="Who is admitted first and preempted last: by arrival, or by the priority of `classes`."
+    )
+    enable_prefix_caching: bool | None = Field(
+        default=None,
+        description="Begin with the KV blocks of an earlier request that had the same first tokens; none = if the traffic "
+        "says what requests share. vLLM's default is true; without shared tokens that serves only preempted requests.",
+    )
+    max_loras: int = Field(default=1, ge=1, description="Most distinct adapters in one step, where `classes` use adapters.")
+    max_lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters: what a step reads for each one.")
+    num_speculative_tokens: int = Field(default=0, ge=0, description="Tokens drafted for each decode; 0 = no speculation.")
+    speculative_method: Literal["ngram", "eagle"] = Field(
+        default="eagle",
+        description="Who drafts: eagle keeps KV slots for its drafts and recomputes the last block of a prefix hit.",
+    )
+    acceptance_rate: float = Field(
+        default=0.7, ge=0, le=1, description="Chance that a draft is accepted if those before it were."
+    )
+    draft_s: float = Field(default=0.0, ge=0, description="GPU time of drafting in a step, in seconds.")
+    batching: Literal["continuous", "orca", "static"] = Field(
+        default="continuous",
+        description="continuous: vLLM's. Baselines from before paged caches, which set KV aside for the whole answer and do "
+        "not split prompts: orca admits whenever a request leaves, static only when all have.",
+    )
+    vllm_version: Literal["0.30", "0.32"] = Field(
+        default="0.32", description="Whose scheduler it follows, where they differ: docs/fidelity.md says how."
+    )
     watermark: float = Field(default=0.0, ge=0, lt=1, description="Share of the KV blocks kept free at admission.")
     async_scheduling: bool = Field(default=True, description="Plan the next step while the GPU runs this one.")
     block_size: int = Field(default=16, ge=1, description="Tokens in a KV block.")
@@ -68,6 +99,12 @@ class Surrogate(Params):
         default=2e-6, ge=0, description="One message between GPUs, in seconds; 2 us is the first text's illustrative value."
     )
     overhead_s: float = Field(default=0.0, ge=0, description="Fixed GPU time of a step, in seconds.")
+    enforce_eager: bool = Field(
+        default=False, description="Do without CUDA graphs; with them, a step's tokens are padded to the next graph's size."
+    )
+    grammar_cpu_s_per_request: float = Field(
+        default=0.0, ge=0, description="CPU time of a step for the mask of each request with structured output, in seconds."
+    )
     cpu_s: float = Field(default=0.0, ge=0, description="Fixed CPU time of a step, in seconds.")
     cpu_s_per_request: float = Field(
         default=0.0, ge=0, description="CPU time of a step for each scheduled request, in seconds."
@@ -78,6 +115,13 @@ class Surrogate(Params):
         tokens, seqs = self.max_num_batched_tokens, self.max_num_seqs
         if tokens is not None and seqs is not None and tokens < seqs:
             raise ValueError(f"max_num_batched_tokens {tokens} must be at least max_num_seqs {seqs}")
+        return self
+
+    @model_validator(mode="after")
+    def _baselines_are_plain(self) -> "Surrogate":
+        if self.batching != "continuous" and (self.enable_prefix_caching or self.num_speculative_tokens):
+            what = "enable_prefix_caching" if self.enable_prefix_caching else "num_speculative_tokens"
+            raise ValueError(f"batching {self.batching} has no {what}; that needs batching continuous")
         return self
 
     def engine(self, model: Model, gpu: Gpu) -> Any:
@@ -96,10 +140,21 @@ class Surrogate(Params):
             "num_usable_blocks": memory.num_gpu_blocks - NUM_NULL_BLOCKS,
             "watermark_blocks": int(self.watermark * memory.num_gpu_blocks),
             "max_model_len": max_model_len,
-            "enable_chunked_prefill": self.enable_chunked_prefill,
+            "enable_chunked_prefill": self.enable_chunked_prefill and self.batching == "continuous",
             "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
             "async_scheduling": self.async_scheduling,
-            **self._step_time(model, gpu),
+            "long_prefill_token_threshold": self.long_prefill_token_threshold,
+            "threshold_binds_alone": self.vllm_version == "0.30",
+            "schedules_by_priority": self.scheduling_policy == "priority",
+            "enable_prefix_caching": bool(self.enable_prefix_caching),
+            "reserves_output": self.batching != "continuous",
+            "admits_when_empty": self.batching == "static",
+            "max_loras": self.max_loras,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "num_lookahead_tokens": self.num_speculative_tokens if self.speculative_method == "eagle" else 0,
+            "drops_last_hit": self.num_speculative_tokens > 0 and self.speculative_method == "eagle",
+            "acceptance_rate": self.acceptance_rate,
+            **self._step_time(model, gpu, max_num_seqs),
         }
         for name, value in fields.items():
             engine[name] = value
@@ -180,7 +235,15 @@ class Surrogate(Params):
         )
         return breakdown if breakdown.is_given else breakdown.with_blocks()
 
-    def _step_time(self, model: Model, gpu: Gpu) -> dict[str, float]:
+    def _max_graph_tokens(self, gpu: Gpu, max_num_seqs: int) -> int:
+        """Returns the tokens of the largest CUDA graph: twice max_num_seqs decodes, at most 512, or 1024 on Blackwell.
+
+        Source: `VllmConfig._set_cudagraph_sizes` of vLLM 0.32.0.
+        """
+        largest = 1024 if gpu.name.startswith(("b200", "gb200", "b300", "gb300")) else 512
+        return min(2 * max_num_seqs * (1 + self.num_speculative_tokens), largest)
+
+    def _step_time(self, model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
         n = self.tensor_parallel_size
         dense, experts = weight_bytes(model, self._weight_bytes)
         flops_per_s = gpu.bf16_flops_per_s
@@ -199,9 +262,12 @@ class Surrogate(Params):
             "bytes_per_s": n * gpu.bytes_per_s * self.bandwidth_efficiency,
             "comm_s": hops * self.link_latency_s,
             "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
-            "overhead_s": self.overhead_s,
+            "adapter_bytes": lora_bytes(model, self.max_lora_rank),
+            "max_graph_tokens": 0 if self.enforce_eager else self._max_graph_tokens(gpu, max_num_seqs),
+            "overhead_s": self.overhead_s + self.draft_s,
             "cpu_s": self.cpu_s,
             "cpu_s_per_request": self.cpu_s_per_request,
+            "grammar_cpu_s_per_request": self.grammar_cpu_s_per_request,
         }
 
     @property

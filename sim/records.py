@@ -13,7 +13,7 @@ NONE = -1
 NEVER = np.nan
 
 # Where a request is in its life (REQUEST.phase).
-EXPECTED, UNROUTED, WAITING, PREFILLING, DECODING, LAST_TOKEN, GONE = range(7)
+EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = range(8)
 # How a request ended (REQUEST.status); the names are what requests.parquet shows.
 IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
@@ -27,10 +27,19 @@ ARRIVAL = np.dtype(
         ("num_prompt_tokens", "i8"),
         ("num_output_tokens", "i8"),
         ("class_id", "i8"),
+        ("first_segment", "i8"),  # in the traffic's segments
+        ("num_segments", "i8"),  # 0 = no token is shared with anybody
     ],
     align=True,
 )
 """What traffic yields: one row a request, sorted by `arrived_at_s`, at least one prompt and one output token."""
+
+SEGMENT = np.dtype([("content", "i8"), ("num_tokens", "i8")], align=True)
+"""A stretch of a request's tokens: the first `num_tokens` of a stream of tokens that `content` names.
+
+A request's segments, one after the other, cover its prompt and then its output; tokens beyond them are its own. Two requests
+share their first n tokens if their segments name the same positions of the same streams up to there.
+"""
 
 REQUEST_VIEW = np.dtype(
     [
@@ -49,13 +58,13 @@ REQUEST = np.dtype(
         ("num_prompt_tokens", "i4"),
         ("num_output_tokens", "i4"),
         ("num_generated_tokens", "i4"),  # at the last admission or preemption, and at the end
-        ("num_computed_tokens", "i4"),  # while it prefills
+        ("num_computed_tokens", "i4"),  # while it catches up
         ("last_step", "i8"),  # the step that yields its last token; while it waits, the latest step whose token is counted
         ("next", "i4"),  # in `waiting` or `running`; -1 at the end
         ("previous", "i4"),
         ("due_next", "i4"),  # in the calendar of last tokens
         ("due_previous", "i4"),
-        ("first_next", "i4"),  # in the batch's list of prefills that end
+        ("first_next", "i4"),  # in the batch's list of those that have caught up
         ("due_slot", "i2"),
         ("class_id", "i2"),
         ("replica", "i4"),  # slot
@@ -63,9 +72,12 @@ REQUEST = np.dtype(
         ("phase", "i1"),
         ("status", "i1"),
         ("reason", "i1"),
+        ("stops_early", "i1"),  # by an end-of-sequence token, which the scheduler cannot foresee
         # what becomes of it: the other
         ("num_preemptions", "i4"),
         ("num_cached_tokens", "i4"),
+        ("num_blocks", "i4"),  # held while it catches up
+        ("num_new_tokens", "i4"),  # in the step being planned, while it catches up
         ("arrived_at_s", "f8"),
         ("routed_at_s", "f8"),
         ("scheduled_at_s", "f8"),
@@ -76,6 +88,64 @@ REQUEST = np.dtype(
     align=True,
 )
 """A request in flight. Links hold ids, so a run has at most 2**31 requests."""
+
+SEQUENCE = np.dtype(
+    [
+        # content
+        ("first_segment", "i8"),  # in the ring of segments
+        ("num_segments", "i4"),
+        ("segment", "i4"),  # where the keys have got to: which of the segments,
+        ("segment_starts_at", "i4"),  # and the position of its first token
+        ("num_keyed", "i4"),  # blocks whose keys are known
+        ("key", "u8"),  # of the last of them
+        # blocks
+        ("row", "i4"),  # of the block table, while it runs
+        ("num_registered", "i4"),  # blocks that others can hit
+        ("admission", "i4"),  # number of its latest admission on its replica: the order of `running`
+        ("growing_next", "i4"),  # among the decodes that need a block at the same steps
+        ("growing_previous", "i4"),
+        # speculation
+        ("num_drafts", "i4"),  # proposed for its next step
+        ("num_placeholders", "i4"),  # tokens that steps in flight may yield: async scheduling
+        ("num_scheduled_drafts", "i4", (2,)),  # by step number & 1
+        ("num_real_drafts", "i4", (2,)),  # of these; the others are padding
+        ("caught_up_next", "i4", (2,)),  # in the batch's list of those that have caught up, by step number & 1
+        ("max_output_tokens", "i4"),  # that the scheduler knows of
+    ],
+    align=True,
+)
+"""What is kept of a request only where prefix caching or speculation need it; otherwise there is one record for all."""
+
+BLOCK = np.dtype(
+    [
+        ("key", "u8"),  # of its tokens and all before them
+        ("num_holders", "i4"),
+        ("next", "i4"),  # in the queue of free blocks
+        ("previous", "i4"),
+        ("same_bucket_next", "i4"),  # in the table of keys
+        ("is_registered", "i1"),
+    ],
+    align=True,
+)
+"""One KV block of a replica with prefix caching."""
+
+CLASS = np.dtype(
+    [
+        ("priority", "i8"),  # lower goes first
+        ("adapter", "i8"),  # LoRA; 0 = none
+        ("max_tokens", "i8"),  # that its clients ask for; 0 = exactly what they get
+        ("grammar_s", "f8"),  # compile time of its grammar, once on each replica; 0 = no structured output
+    ],
+    align=True,
+)
+"""What requests of one class have in common."""
+
+GROWTH = np.dtype([("num_decodes", "i4"), ("head", "i4"), ("tail", "i4")], align=True)
+"""The decodes that need a block at the same steps: how many, and with prefix caching who."""
+
+LORE = np.dtype([("grammar_ready_at_s", "f8"), ("adapter_step", "i8")], align=True)
+"""What a replica has of the class, and of the adapter, of this number: when its grammar is compiled (inf = not asked for
+yet), and the step that last counted it."""
 
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4")], align=True)
 """A list of requests, linked through the requests themselves; -1 when empty."""
@@ -108,7 +178,12 @@ REPLICA = np.dtype(
         ("num_steps", "i8"),  # steps planned so far; the next step's number
         ("waiting", QUEUE),
         ("running", QUEUE),  # in order of admission
-        ("prefilling", "i4"),  # the one request whose prefill is unfinished; always the last of `running`
+        ("num_catching_up", "i4"),  # running requests with more than one token to compute, or one that was passed over
+        ("num_surplus", "i4"),  # decodes whose end the scheduler has not seen yet
+        ("num_masks", "i4"),  # running requests with structured output
+        ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
+        ("free_row", "i4"),  # head of the list of free rows of the block table, linked through their last entries
+        ("num_admissions", "i4"),
         ("peak_running", "i4"),
         ("peak_batched_tokens", "i4"),
         ("num_preemptions", "i4"),
@@ -127,7 +202,12 @@ BATCH = np.dtype(
         ("num_decodes", "i4"),
         ("num_requests", "i4"),
         ("num_tokens", "i4"),
-        ("first_head", "i4"),  # requests whose prefill ends in this step
+        ("first_head", "i4"),  # requests that catch up in this step
+        ("first_tail", "i4"),
+        ("num_surplus", "i4"),  # decodes whose token is thrown away
+        ("num_adapters", "i4"),
+        ("num_masks", "i4"),  # running requests with structured output
+        ("has_prefill", "i1"),  # a running request goes on with its prefill
         ("kv_tokens", "i8"),  # sum of c + n
         ("attended_tokens", "f8"),  # sum of n * (c + n/2)
         ("ends_at_s", "f8"),
@@ -147,6 +227,17 @@ ENGINE = np.dtype(
         ("enable_chunked_prefill", "i8"),
         ("scheduler_reserve_full_isl", "i8"),
         ("async_scheduling", "i8"),
+        ("long_prefill_token_threshold", "i8"),  # 0 = none
+        ("threshold_binds_alone", "i8"),  # vLLM 0.30
+        ("schedules_by_priority", "i8"),
+        ("enable_prefix_caching", "i8"),
+        ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
+        ("admits_when_empty", "i8"),  # static batching: no one joins a running batch
+        ("max_loras", "i8"),  # distinct adapters in a step; 0 = no LoRA
+        ("num_speculative_tokens", "i8"),
+        ("num_lookahead_tokens", "i8"),  # slots that the drafter's own KV needs
+        ("drops_last_hit", "i8"),  # EAGLE recomputes the last block of a hit
+        ("acceptance_rate", "f8"),  # chance that a draft is accepted if those before it were
         ("flops_per_token", "f8"),
         ("flops_per_attended_token", "f8"),
         ("flops_per_s", "f8"),  # of the whole replica, efficiency included
@@ -157,9 +248,12 @@ ENGINE = np.dtype(
         ("bytes_per_s", "f8"),  # of the whole replica, efficiency included
         ("comm_s", "f8"),  # a step's fixed part of the all-reduces
         ("comm_s_per_token", "f8"),
+        ("adapter_bytes", "f8"),  # read for each distinct adapter
+        ("max_graph_tokens", "i8"),  # tokens of the largest CUDA graph; 0 = none are used
         ("overhead_s", "f8"),
         ("cpu_s", "f8"),
         ("cpu_s_per_request", "f8"),
+        ("grammar_cpu_s_per_request", "f8"),
     ],
     align=True,
 )
@@ -189,6 +283,7 @@ CLOCK = np.dtype(
         ("in_system_request_s", "f8"),  # integral of num_in_system over time, for Little's law
         ("num_time_reversals", "i8"),  # invariant 2; stays 0
         ("num_events", "i8"),
+        ("num_segments", "i8"),  # segments below this are in their ring
     ],
     align=True,
 )
@@ -207,10 +302,17 @@ class Fleet(NamedTuple):
     replicas: Any  # (num_slots,) REPLICA
     loads: Any  # (num_slots,) LOAD
     seen: Any  # (num_slots,) LOAD, the router's copy; the same array as `loads` when nothing is stale
+    sequences: Any  # (power of two,) SEQUENCE: a ring like `requests`, or one for all where nothing needs it
+    segments: Any  # (power of two,) SEGMENT: a ring over the segments of the requests in the window
+    classes: Any  # (num_classes,) CLASS
+    lore: Any  # (num_slots, number of classes or adapters + 1) LORE
+    blocks: Any  # (num_slots, num_blocks) BLOCK
+    buckets: Any  # (num_slots, power of two) head of the list of registered blocks whose keys end alike
+    tables: Any  # (num_slots, max_num_seqs, longest sequence) blocks of each running request; a free row's last entry: the next
     batches: Any  # (num_slots, 2) BATCH: the running step and the planned one, by step number & 1
     engines: Any  # (num_pools,) ENGINE
     due: Any  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of requests whose last token comes at that step
-    growing: Any  # (num_slots, largest block_size) decodes that need a block at steps of that residue
+    growing: Any  # (num_slots, largest block_size) GROWTH: the decodes that need a block at steps of that residue
     sent: Any  # (num_pools,) requests routed to each pool so far
     ready: Any  # (num_slots,) slots that take requests, in the order they became ready
     offered: Any  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
@@ -239,10 +341,14 @@ class RouterState(NamedTuple):
 FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
     (
         *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (CLOCK, REQUEST, REQUEST_VIEW, REPLICA, LOAD, LOAD)),
+        *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (SEQUENCE, SEGMENT, CLASS)),
+        *(nb.types.Array(nb.from_dtype(dtype), 2, "C") for dtype in (LORE, BLOCK)),
+        nb.types.int32[:, ::1],
+        nb.types.int32[:, :, ::1],
         nb.types.Array(nb.from_dtype(BATCH), 2, "C"),
         nb.types.Array(nb.from_dtype(ENGINE), 1, "C"),
         nb.types.int32[:, ::1],
-        nb.types.int32[:, ::1],
+        nb.types.Array(nb.from_dtype(GROWTH), 2, "C"),
         nb.types.int64[::1],
         nb.types.int64[::1],
         nb.types.int64[::1],

@@ -13,25 +13,32 @@ from sim.compiled import loop
 from sim.records import (
     ARRIVAL,
     BATCH,
+    BLOCK,
     CALENDAR,
     CALENDAR_PADDING,
+    CLASS,
     CLOCK,
     FLEET_TYPE,
     GONE,
+    GROWTH,
     LOAD,
+    LORE,
     NEVER,
     NONE,
     REPLICA,
     REQUEST,
     REQUEST_VIEW,
+    SEGMENT,
+    SEQUENCE,
     Fleet,
     records,
 )
 
 _SMALLEST_RING = 1 << 12
+NO_SEGMENTS = np.zeros(0, SEGMENT)
 
 
-def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s: float = 0.0) -> Fleet:
+def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s: float = 0.0, classes: Any = None) -> Fleet:
     """Returns a fleet of `num_slots` empty, closed replicas and no requests.
 
     Args:
@@ -39,15 +46,24 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         num_slots: most machines that ever exist at one time.
         num_itl_bins: length of the histogram of gaps between tokens.
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
+        classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
     """
+    classes = records(CLASS, 1) if classes is None else classes
+    caching = engines[engines["enable_prefix_caching"] > 0]
+    has_sequences = len(caching) > 0 or bool((engines["num_speculative_tokens"] > 0).any())
+    num_blocks = int(caching["num_usable_blocks"].max(initial=0))
+    num_rows = int(caching["max_num_seqs"].max(initial=0))
+    longest = int((np.minimum(caching["max_model_len"] // caching["block_size"], caching["num_usable_blocks"])).max(initial=0))
+    num_caching_slots = num_slots if len(caching) else 1
+    block_size = int(engines["block_size"].max())
     clock = records(CLOCK, 1)
     clock.chosen = clock.drained = clock["unrouted"]["head"] = clock["unrouted"]["tail"] = NONE
     clock.scrape_interval_s = scrape_interval_s
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
     replicas = records(REPLICA, num_slots)
-    for name in ("waiting", "running"):
+    for name in ("waiting", "running", "free_blocks"):
         replicas[name]["head"] = replicas[name]["tail"] = NONE
-    replicas["prefilling"] = replicas["machine"] = NONE
+    replicas["machine"] = NONE
     loads = records(LOAD, num_slots)
     ready = np.full(num_slots, NONE)
     num_leaves = 1 << (num_slots - 1).bit_length()
@@ -58,10 +74,17 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         replicas=replicas,
         loads=loads,
         seen=records(LOAD, num_slots) if scrape_interval_s > 0 else loads,
+        sequences=records(SEQUENCE, _SMALLEST_RING if has_sequences else 1),
+        segments=records(SEGMENT, 1),
+        classes=classes,
+        lore=records(LORE, num_slots, max(classes.size, int(classes["adapter"].max()) + 1)),
+        blocks=records(BLOCK, num_caching_slots, max(num_blocks, 1)),
+        buckets=np.full((num_caching_slots, 1 << max(num_blocks, 1).bit_length()), NONE, np.int32),
+        tables=np.zeros((num_caching_slots, max(num_rows, 1), longest + 2), np.int32),
         batches=records(BATCH, num_slots, 2),
         engines=engines,
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
-        growing=np.zeros((num_slots, int(engines["block_size"].max())), np.int32),
+        growing=records(GROWTH, num_slots, block_size),
         sent=np.zeros(engines.size, np.int64),
         ready=ready,
         offered=ready if engines.size == 1 else np.full(num_slots, NONE),
@@ -80,12 +103,19 @@ def _winner_tree(num_leaves: int) -> np.ndarray[Any, Any]:
     return tree
 
 
-def load(fleet: Fleet, arrivals: Any) -> Fleet:
-    """Puts the next `arrivals`, (n,) ARRIVAL records, into the window and returns the fleet, whose ring may have grown.
+def load(fleet: Fleet, arrivals: Any, segments: Any = NO_SEGMENTS) -> Fleet:
+    """Puts the next `arrivals` into the window and returns the fleet, whose rings may have grown.
 
-    Rows that ended must have been taken out with `take_ended` first, or the ring grows more than it has to.
+    Rows that ended must have been taken out with `take_ended` first, or the rings grow more than they have to.
+
+    Args:
+        fleet: the fleet.
+        arrivals: (n,) ARRIVAL records.
+        segments: (m,) SEGMENT records: those of the first arrival, then those of the second, and so on.
     """
     fleet = _grown(fleet, int(fleet.clock[0].num_loaded) + len(arrivals) - int(fleet.clock[0].num_taken))
+    if len(segments) and fleet.sequences.size > 1:
+        fleet = _with_segments(fleet, segments)
     _expect(fleet, np.ascontiguousarray(arrivals).view(np.recarray), _blank_request())
     return fleet
 
@@ -115,6 +145,10 @@ def _expect(fleet: Fleet, arrivals: Any, blank: Any) -> None:
         request.num_prompt_tokens = arrival.num_prompt_tokens
         request.num_output_tokens = arrival.num_output_tokens
         request.class_id = arrival.class_id
+        sequence = fleet.sequences[clock.num_loaded & (fleet.sequences.size - 1)]
+        sequence.first_segment, sequence.num_segments = clock.num_segments, arrival.num_segments
+        sequence.num_drafts = sequence.num_placeholders = 0
+        clock.num_segments += arrival.num_segments
         clock.num_loaded += 1
 
 
@@ -155,8 +189,29 @@ def _grown(fleet: Fleet, num_needed: int) -> Fleet:
     """Returns the fleet with a ring of at least `num_needed` places; ids, and so all lists, stay as they are."""
     if num_needed <= fleet.requests.size:
         return fleet
-    larger = records(REQUEST, 1 << (num_needed - 1).bit_length())
-    for first, ring in _stretches(fleet, int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)):
-        ids = np.arange(first, first + ring.stop - ring.start)
-        larger[ids & (larger.size - 1)] = fleet.requests[ring]
-    return fleet._replace(requests=larger)
+    size = 1 << (num_needed - 1).bit_length()
+    first, last = int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)
+    fleet = fleet._replace(requests=_in_larger_ring(fleet.requests, size, first, last))
+    if fleet.sequences.size > 1:
+        fleet = fleet._replace(sequences=_in_larger_ring(fleet.sequences, size, first, last))
+    return fleet
+
+
+def _with_segments(fleet: Fleet, segments: Any) -> Fleet:
+    """Returns the fleet with `segments` behind those of the requests in the window."""
+    clock, ring = fleet.clock[0], fleet.segments
+    last = int(clock.num_segments)
+    is_empty = clock.num_taken == clock.num_loaded
+    first = last if is_empty else int(fleet.sequences[clock.num_taken & (fleet.sequences.size - 1)].first_segment)
+    if last + len(segments) - first > ring.size:
+        ring = _in_larger_ring(ring, 1 << (last + len(segments) - first - 1).bit_length(), first, last)
+    ring[np.arange(last, last + len(segments)) & (ring.size - 1)] = segments
+    return fleet._replace(segments=ring)
+
+
+def _in_larger_ring(ring: Any, size: int, first: int, last: int) -> Any:
+    """Returns a ring of `size` places that holds what `ring` held under the numbers from `first` to `last`."""
+    larger = records(ring.dtype, size)
+    numbers = np.arange(first, last)
+    larger[numbers & (size - 1)] = ring[numbers & (ring.size - 1)]
+    return larger

@@ -1,0 +1,147 @@
+"""Which waiting requests join the running ones in a step: vLLM's second loop.
+
+In the queue's order, while there are tokens, sequence slots and blocks. One that does not fit blocks those behind it; one
+that must wait for something else (its grammar, a slot for its adapter) lets them pass.
+"""
+
+from replicas.catching_up import allocate_chunk, schedule_chunk, threshold_of
+from replicas.kv_blocks import blocks_for, reserved_blocks
+from replicas.prefix_cache import count_free, hold_hits, look_up
+from replicas.queues import append, remove, slot_of
+from sim.compiled import rare, verb
+from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
+
+
+@rare
+def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
+    """Lets waiting requests into the step that is being planned, each with its first chunk."""
+    replica, load = fleet.replicas[r], fleet.loads[r]
+    engine = fleet.engines[replica.pool]
+    batch = fleet.batches[r, replica.num_steps & 1]
+    if engine.admits_when_empty and load.num_running > 0:
+        return
+    joins_others = batch.num_requests > 0
+    i = replica.waiting.head
+    while i != NONE and load.num_running < engine.max_num_seqs and batch.num_tokens < engine.max_num_batched_tokens:
+        following = fleet.requests[slot_of(fleet, i)].next
+        if not must_wait(fleet, r, i, now_s):
+            num_hits = look_up(fleet, r, i) if engine.enable_prefix_caching else 0
+            chunk = first_chunk(fleet, r, i, num_hits, joins_others)
+            if chunk == 0 or not fits(fleet, r, i, num_hits, chunk):
+                return
+            admit(fleet, r, i, num_hits, chunk, now_s)
+        i = following
+
+
+@verb
+def must_wait(fleet: Fleet, r: int, i: int, now_s: float) -> bool:
+    """Tells whether request `i` is passed by: its grammar is not compiled, or the step has no room for its adapter."""
+    replica, class_id = fleet.replicas[r], fleet.requests[slot_of(fleet, i)].class_id
+    engine, kind = fleet.engines[replica.pool], fleet.classes[class_id]
+    if kind.grammar_s > 0 and now_s < fleet.lore[r, class_id].grammar_ready_at_s:
+        return True
+    if engine.max_loras == 0 or kind.adapter == 0:
+        return False
+    return fleet.batches[r, replica.num_steps & 1].num_adapters == engine.max_loras and not has_adapter(fleet, r, class_id)
+
+
+@verb
+def has_adapter(fleet: Fleet, r: int, class_id: int) -> bool:
+    """Tells whether the step being planned runs this class's adapter already."""
+    return fleet.lore[r, fleet.classes[class_id].adapter].adapter_step == fleet.replicas[r].num_steps
+
+
+@verb
+def add_adapter(fleet: Fleet, r: int, class_id: int) -> None:
+    """Counts this class's adapter among those of the step being planned."""
+    replica, adapter = fleet.replicas[r], fleet.classes[class_id].adapter
+    if adapter > 0 and not has_adapter(fleet, r, class_id):
+        fleet.lore[r, adapter].adapter_step = replica.num_steps
+        fleet.batches[r, replica.num_steps & 1].num_adapters += 1
+
+
+@rare
+def count_adapters(fleet: Fleet, r: int) -> None:
+    """Counts the distinct adapters of the running requests that the step being planned gives tokens."""
+    replica = fleet.replicas[r]
+    i = replica.running.head
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        is_scheduled = request.phase == DECODING or request.phase == SURPLUS
+        is_scheduled |= request.phase == LAST_TOKEN and request.last_step == replica.num_steps
+        is_scheduled |= request.phase == CATCHING_UP and request.num_new_tokens > 0
+        if is_scheduled:
+            add_adapter(fleet, r, request.class_id)
+        i = request.next
+
+
+@verb
+def first_chunk(fleet: Fleet, r: int, i: int, num_hits: int, joins_others: bool) -> int:
+    """Returns how many tokens request `i` would get at its admission after `num_hits` cached blocks; 0 = not in this step."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[replica.pool]
+    batch = fleet.batches[r, replica.num_steps & 1]
+    budget = engine.max_num_batched_tokens - batch.num_tokens
+    num_computed = num_hits * engine.block_size
+    chunk = request.num_prompt_tokens + request.num_generated_tokens - num_computed
+    if chunk == 1 and engine.num_speculative_tokens > 0 and not batch.has_prefill and (joins_others or num_hits > 0):
+        # a step of equal lengths replays a CUDA graph, so it gets as many (empty) drafts as the others
+        padded = 1 + engine.num_speculative_tokens
+        if num_computed + padded + 1 <= engine.max_model_len:
+            return padded if padded <= budget else 0
+    chunk = min(chunk, threshold_of(fleet, r))
+    if chunk > budget and not engine.enable_chunked_prefill:
+        return 0
+    return min(chunk, budget)
+
+
+@verb
+def fits(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int) -> bool:
+    """Tells whether the blocks that request `i` needs at its admission are free, and the watermark's with them.
+
+    By default its whole prompt has to fit, though only its first chunk is allocated. Cached blocks that nobody holds count
+    as needed: hitting them takes them from the free ones.
+    """
+    load, request = fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[fleet.replicas[r].pool]
+    num_tokens = num_hits * engine.block_size + chunk + engine.num_lookahead_tokens
+    if engine.scheduler_reserve_full_isl:
+        num_tokens = max(num_tokens, request.num_prompt_tokens + request.num_generated_tokens)
+    need = blocks_for(min(num_tokens, engine.max_model_len), engine.block_size) - num_hits
+    if engine.reserves_output:
+        need = reserved_blocks(request, engine)
+    if num_hits > 0:
+        need += count_free(fleet, r, num_hits)
+    if load.num_running > 0:
+        need += engine.watermark_blocks
+    return need <= load.num_free_blocks
+
+
+@verb
+def admit(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int, now_s: float) -> None:
+    """Moves request `i` from the waiting to the running requests, with its cached blocks and its first chunk."""
+    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[replica.pool]
+    num_cached_tokens = num_hits * engine.block_size
+    remove(fleet, replica.waiting, i)
+    append(fleet, replica.running, i)
+    load.num_waiting -= 1
+    load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
+    load.num_running += 1
+    load.running_tokens += num_cached_tokens
+    if not request.scheduled_at_s <= now_s:
+        request.scheduled_at_s = now_s
+        request.num_cached_tokens = num_cached_tokens
+    request.phase = CATCHING_UP
+    request.last_step = NONE
+    request.num_computed_tokens, request.num_blocks = num_cached_tokens, num_hits
+    replica.num_catching_up += 1
+    if engine.enable_prefix_caching:
+        hold_hits(fleet, r, i, num_hits)
+    if engine.reserves_output:
+        load.num_free_blocks -= reserved_blocks(request, engine)
+    if fleet.classes[request.class_id].grammar_s > 0:
+        replica.num_masks += 1
+    add_adapter(fleet, r, request.class_id)
+    allocate_chunk(fleet, r, i, chunk)
+    schedule_chunk(fleet, r, i, chunk)

@@ -1,0 +1,72 @@
+"""Speculative decoding: a drafter proposes tokens, the next step checks them all, and those up to the first wrong one stay.
+
+The drafter's own time is not a step of the engine; it is part of the step time.
+"""
+
+import numpy as np
+
+from replicas.block_keys import scramble
+from replicas.queues import sequence_of, slot_of
+from sim.compiled import verb
+from sim.records import NONE, Fleet
+
+
+@verb
+def schedule_drafts(fleet: Fleet, r: int, i: int, chunk: int) -> None:
+    """Notes how many of the `chunk` tokens now scheduled are drafts, and if the request has then caught up, its yield."""
+    replica, request, sequence = fleet.replicas[r], fleet.requests[slot_of(fleet, i)], sequence_of(fleet, i)
+    engine = fleet.engines[replica.pool]
+    parity = replica.num_steps & 1
+    batch = fleet.batches[r, parity]
+    num_known = request.num_prompt_tokens + request.num_generated_tokens + sequence.num_placeholders
+    num_computed = request.num_computed_tokens + chunk
+    sequence.num_scheduled_drafts[parity] = max(num_computed - num_known, 0)
+    sequence.num_real_drafts[parity] = min(sequence.num_scheduled_drafts[parity], sequence.num_drafts)
+    sequence.num_drafts = 0
+    if num_computed < num_known:
+        return
+    if engine.async_scheduling:
+        sequence.num_placeholders += 1 + sequence.num_scheduled_drafts[parity]
+        sequence.num_drafts = engine.num_speculative_tokens
+    sequence.caught_up_next[parity] = NONE
+    if batch.first_head == NONE:
+        batch.first_head = i
+    else:
+        sequence_of(fleet, batch.first_tail).caught_up_next[parity] = i
+    batch.first_tail = i
+
+
+@verb
+def count_accepted(fleet: Fleet, r: int, i: int, num_drafts: int) -> int:
+    """Returns how many of a request's drafts the model agrees with: leading ones, each with the engine's chance.
+
+    Drawn from the request and how many tokens it has got, so that no schedule changes it.
+    """
+    request, engine = fleet.requests[slot_of(fleet, i)], fleet.engines[fleet.replicas[r].pool]
+    place = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(request.num_generated_tokens)
+    seed = scramble(place)
+    accepted = 0
+    while accepted < num_drafts:
+        draw = float(scramble(seed + np.uint64(accepted)) >> np.uint64(11)) * 2.0**-53
+        if draw >= engine.acceptance_rate:
+            break
+        accepted += 1
+    return accepted
+
+
+@verb
+def leave_batch(fleet: Fleet, r: int, i: int, parity: int) -> None:
+    """Takes a request that has ended out of the step behind, which was planned before that was known."""
+    batch = fleet.batches[r, parity]
+    before, j = NONE, batch.first_head
+    while j != NONE and j != i:
+        before, j = j, sequence_of(fleet, j).caught_up_next[parity]
+    if j == NONE:
+        return
+    following = sequence_of(fleet, i).caught_up_next[parity]
+    if before == NONE:
+        batch.first_head = following
+    else:
+        sequence_of(fleet, before).caught_up_next[parity] = following
+    if following == NONE:
+        batch.first_tail = before
