@@ -3,7 +3,6 @@
 The naive engine is our oracle as long as vLLM itself is not driven; it is held to vLLM's own recordings first.
 """
 
-import json
 from typing import Any
 
 import numpy as np
@@ -13,31 +12,20 @@ from hypothesis import given, settings
 from replicas.step_time import step_time
 from sim.records import BATCH, records
 from tests.conformance import replay
-from tests.conformance.test_recordings import RECORDED
 from tests.fleets import arrivals, engine, run
 from tests.property import naive_engine as naive
 from tests.property.strategies import engines_and_traffic
-from tests.shared import shared
 
 Drawn = tuple[dict[str, Any], list[tuple[float, int, int]]]
 
 
 def settings_of(record: Any) -> naive.Settings:
     """vLLM's options out of an ENGINE record."""
-    options: dict[str, Any] = {name: int(record[name]) for name in naive.Settings.__dataclass_fields__}
-    return naive.Settings(**options)
-
-
-@pytest.mark.parametrize("workload", RECORDED)
-def test_the_naive_engine_equals_vllms_recordings(workload: str) -> None:
-    """An oracle has to be right itself: every step of every recording that needs no prefix cache."""
-    path = shared(f"data/conformance/{workload}")
-    told = json.loads(path.read_text())
-    requests = sorted(told["requests"], key=lambda r: r["arrival_step"])
-    arriving = [(r["arrival_step"], naive.Request(r["id"], len(r["prompt"]), r["output_len"])) for r in requests]
-    ours = list(naive.by_step(settings_of(replay.engine_of(told)[0]), arriving))
-    theirs = list(replay.recorded_steps(path.with_name(workload.replace("_workload.json", "_steps.jsonl"))))
-    assert [compared(step) for step in ours] == [compared(step) for step in theirs]
+    names = [name for name in naive.Settings.__dataclass_fields__ if name in record.dtype.names]
+    options: dict[str, Any] = {name: int(record[name]) for name in names}
+    policy = "priority" if record.schedules_by_priority else "fcfs"
+    method = "eagle" if record.num_lookahead_tokens else "ngram"
+    return naive.Settings(**options, scheduling_policy=policy, speculative_method=method)
 
 
 def compared(step: dict[str, Any]) -> list[Any]:
@@ -111,7 +99,13 @@ def test_decisions_stay_equal_over_thousands_of_steps_full_of_preemptions(async_
 def assert_same_decisions(fields: dict[str, Any], rows: list[tuple[int, int, int]]) -> list[dict[str, Any]]:
     """Rows of (step of arrival, prompt tokens, output tokens): compares all steps and returns them."""
     requests = [
-        {"id": f"r{i}", "arrival_step": step, "prompt": [0] * num_prompt_tokens, "output_len": num_output_tokens}
+        {
+            "id": f"r{i}",
+            "arrival_step": step,
+            "prompt": [0] * num_prompt_tokens,
+            "output_len": num_output_tokens,
+            "output_ids": [],
+        }
         for i, (step, num_prompt_tokens, num_output_tokens) in enumerate(rows)
     ]
     arguments = {"enable_prefix_caching": False, **fields}

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import run
 from experiments.loading import load
-from tests.shared import FOLDER
+from tests.shared import shared
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -14,12 +14,12 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 def sets_for(path: Path) -> list[str]:
     """The changes that a config needs here: the traces are not part of the project."""
+    if path.stem == "mooncake":
+        return [f"traffic.path={shared('data/traces/mooncake/conversation_trace.jsonl')}"]
     if not path.stem.startswith("azure"):
         return []
-    trace = FOLDER / "data" / "traces" / "azure2023" / f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
-    if not trace.exists():
-        pytest.skip(f"needs {trace.name} of the Azure 2023 traces")
-    return [f"traffic.path={trace}"]
+    name = f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
+    return [f"traffic.path={shared(f'data/traces/azure2023/{name}')}"]
 
 
 def test_the_six_are_there() -> None:

@@ -34,12 +34,27 @@ CHANGES: dict[str, Any] = {
     "overhead_s": 1e-3,
     "cpu_s": 1e-3,
     "cpu_s_per_request": 2e-5,
+    "long_prefill_token_threshold": 512,
+    "scheduling_policy": "priority",
+    "enable_prefix_caching": True,
+    "max_loras": 4,
+    "max_lora_rank": 64,
+    "num_speculative_tokens": 3,
+    "speculative_method": "ngram",
+    "acceptance_rate": 0.5,
+    "draft_s": 1e-3,
+    "batching": "orca",
+    "vllm_version": "0.30",
+    "enforce_eager": True,
+    "grammar_cpu_s_per_request": 4e-5,
 }
 
 
 @pytest.mark.parametrize("option", Surrogate.model_fields)
 def test_e31_accepted_option_without_effect(option: str) -> None:
+    """That it is in the record; what each one does to a run is in test_scheduler_options.py."""
     base: dict[str, Any] = {"tensor_parallel_size": 4} if option.startswith("link") else {}
+    base |= {"num_speculative_tokens": 2} if option == "speculative_method" else {}
     changed = Surrogate(**{**base, option: CHANGES[option]}).engine(SMALL, LARGE)
     assert changed.tobytes() != Surrogate(**base).engine(SMALL, LARGE).tobytes()
 
