@@ -167,6 +167,9 @@ def _ideal_cached_share(wiring: Wiring) -> float:
 def _warnings(wiring: Wiring) -> list[str]:
     dropped = {name: n for name, n in wiring.traffic.counts.items() if n and name.startswith(("dropped", "clipped"))}
     lines = [f"traffic: {n:,} rows {name.replace('_', ' ', 1).replace('_', ' ')}" for name, n in dropped.items()]
+    num_cut = int(wiring.plane.fleet.clock[0].num_cut_answers)
+    if num_cut:
+        lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
     num_evicted = sum(machine.num_evicted for machine in wiring.simulation.machines)
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")

@@ -7,12 +7,15 @@ that must wait for something else (its grammar, a slot for its adapter) lets the
 from replicas.catching_up import allocate_chunk, schedule_chunk, threshold_of
 from replicas.kv_blocks import blocks_for, reserved_blocks
 from replicas.prefix_cache import count_free, hold_hits, look_up
-from replicas.queues import append, remove, slot_of
+from replicas.queues import append, insert_after, remove, sequence_of, slot_of
 from sim.compiled import rare, verb
 from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
 
+MOST_SORTED = 128
+"""Waiting requests up to which SGLang sorts its queue by prefix."""
 
-@rare
+
+@verb
 def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     """Lets waiting requests into the step that is being planned, each with its first chunk."""
     replica, load = fleet.replicas[r], fleet.loads[r]
@@ -20,6 +23,8 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     batch = fleet.batches[r, replica.num_steps & 1]
     if engine.admits_when_empty and load.num_running > 0:
         return
+    if engine.schedules_by_prefix and load.num_waiting <= MOST_SORTED:
+        sort_by_prefix(fleet, r)
     joins_others = batch.num_requests > 0
     i = replica.waiting.head
     while i != NONE and load.num_running < engine.max_num_seqs and batch.num_tokens < engine.max_num_batched_tokens:
@@ -30,6 +35,26 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
             if chunk == 0 or not fits(fleet, r, i, num_hits, chunk):
                 return
             admit(fleet, r, i, num_hits, chunk, now_s)
+        i = following
+
+
+@rare
+def sort_by_prefix(fleet: Fleet, r: int) -> None:
+    """Sorts the queue by how much of each prompt is in the cache, the most first; equals stay in their order.
+
+    Source: SGLang's `lpm` policy (`SchedulePolicy.calc_priority`), which is first come first served while more wait.
+    """
+    waiting = fleet.replicas[r].waiting
+    i = waiting.head
+    waiting.head = waiting.tail = NONE
+    while i != NONE:
+        following = fleet.requests[slot_of(fleet, i)].next
+        num_found = look_up(fleet, r, i)
+        sequence_of(fleet, i).num_found = num_found
+        before = waiting.tail
+        while before != NONE and sequence_of(fleet, before).num_found < num_found:
+            before = fleet.requests[slot_of(fleet, before)].previous
+        insert_after(fleet, waiting, i, before)
         i = following
 
 

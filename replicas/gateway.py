@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 
 from replicas.delivery import end
-from replicas.engine import enqueue
+from replicas.engine import enqueue, longest_answer
 from replicas.queues import append_unrouted, pop_unrouted, slot_of
 from sim.compiled import loop, verb
 from sim.records import (
@@ -38,12 +38,19 @@ def refusal(fleet: Fleet, i: int) -> int:
 
 @verb
 def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
-    """Returns why this pool's engine could never serve request `i`: its context, or the KV of all but its last token."""
+    """Returns why this pool's engine could never serve request `i`: its context, or the KV of all but its last token.
+
+    Clients that name a limit (`max_tokens`) get what fits, as from vLLM's API server; those that want exactly what they
+    ask for are refused if that does not.
+    """
     engine, request = fleet.engines[pool], fleet.requests[slot_of(fleet, i)]
     num_tokens = request.num_prompt_tokens + request.num_output_tokens
+    if fleet.classes[request.class_id].max_tokens > 0:
+        num_tokens = request.num_prompt_tokens + max(1, longest_answer(fleet, pool, i))
     if num_tokens > engine.max_model_len:
         return OVER_MAX_MODEL_LEN
-    if num_tokens - 1 > engine.num_usable_blocks * engine.block_size:
+    num_ahead = engine.num_speculative_tokens + engine.num_lookahead_tokens
+    if min(num_tokens - 1 + num_ahead, engine.max_model_len) > engine.num_usable_blocks * engine.block_size:
         return OVER_KV_CACHE
     return NO_REASON
 

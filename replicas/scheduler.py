@@ -26,8 +26,9 @@ def plan(fleet: Fleet, r: int, now_s: float) -> bool:
     engine = fleet.engines[replica.pool]
     num_preemptions = replica.num_preemptions
     clear_batch(fleet, r)
-    if is_steady(fleet, r):
-        schedule_in_bulk(fleet, r)
+    residue = replica.num_steps % engine.block_size
+    if is_steady(fleet, r, residue):
+        schedule_in_bulk(fleet, r, residue)
     else:
         visit_running(fleet, r)
     if engine.max_loras > 0:
@@ -59,13 +60,13 @@ def clear_batch(fleet: Fleet, r: int) -> None:
 
 
 @verb
-def is_steady(fleet: Fleet, r: int) -> bool:
+def is_steady(fleet: Fleet, r: int, residue: int) -> bool:
     """Tells whether at most the last running request catches up, and whether the blocks that all need are free."""
     replica = fleet.replicas[r]
     engine = fleet.engines[replica.pool]
     if replica.num_catching_up > 1 or engine.num_speculative_tokens > 0:
         return False
-    need = fleet.growing[r, replica.num_steps % engine.block_size].num_decodes
+    need = fleet.growing[r, residue].num_decodes
     if replica.num_catching_up == 1:
         i = replica.running.tail
         if fleet.requests[slot_of(fleet, i)].phase != CATCHING_UP:
@@ -76,11 +77,10 @@ def is_steady(fleet: Fleet, r: int) -> bool:
 
 
 @verb
-def schedule_in_bulk(fleet: Fleet, r: int) -> None:
+def schedule_in_bulk(fleet: Fleet, r: int, residue: int) -> None:
     """Gives every decode its token, and the last running request its next chunk if it catches up."""
     replica = fleet.replicas[r]
     engine = fleet.engines[replica.pool]
-    residue = replica.num_steps % engine.block_size
     if engine.enable_prefix_caching:
         grow_one_by_one(fleet, r, residue)
     else:

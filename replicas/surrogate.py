@@ -51,8 +51,10 @@ class Surrogate(Params):
     long_prefill_token_threshold: int = Field(
         default=0, ge=0, description="Most tokens of one prompt in a step while others wait or run; 0 = no limit."
     )
-    scheduling_policy: Literal["fcfs", "priority"] = Field(
-        default="fcfs", description="Who is admitted first and preempted last: by arrival, or by the priority of `classes`."
+    scheduling_policy: Literal["fcfs", "priority", "lpm"] = Field(
+        default="fcfs",
+        description="Who is admitted first: by arrival, by the priority of `classes` (who is then also preempted last), or as "
+        "SGLang does by the longest prefix in the cache (lpm).",
     )
     enable_prefix_caching: bool | None = Field(
         default=None,
@@ -119,9 +121,18 @@ class Surrogate(Params):
 
     @model_validator(mode="after")
     def _baselines_are_plain(self) -> "Surrogate":
-        if self.batching != "continuous" and (self.enable_prefix_caching or self.num_speculative_tokens):
-            what = "enable_prefix_caching" if self.enable_prefix_caching else "num_speculative_tokens"
-            raise ValueError(f"batching {self.batching} has no {what}; that needs batching continuous")
+        asked = {
+            "enable_prefix_caching": self.enable_prefix_caching,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "scheduling_policy lpm": self.scheduling_policy == "lpm",
+        }
+        for what, is_asked in asked.items():
+            if is_asked and self.batching != "continuous":
+                raise ValueError(f"batching {self.batching} has no {what}; that needs batching continuous")
+        if self.scheduling_policy == "lpm" and self.enable_prefix_caching is False:
+            raise ValueError(
+                "scheduling_policy lpm sorts by what is in the prefix cache; enable_prefix_caching must not be false"
+            )
         return self
 
     def engine(self, model: Model, gpu: Gpu) -> Any:
@@ -140,13 +151,14 @@ class Surrogate(Params):
             "num_usable_blocks": memory.num_gpu_blocks - NUM_NULL_BLOCKS,
             "watermark_blocks": int(self.watermark * memory.num_gpu_blocks),
             "max_model_len": max_model_len,
-            "enable_chunked_prefill": self.enable_chunked_prefill and self.batching == "continuous",
+            "enable_chunked_prefill": self._splits_prompts,
             "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
             "async_scheduling": self.async_scheduling,
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
             "threshold_binds_alone": self.vllm_version == "0.30",
             "schedules_by_priority": self.scheduling_policy == "priority",
-            "enable_prefix_caching": bool(self.enable_prefix_caching),
+            "schedules_by_prefix": self.scheduling_policy == "lpm",
+            "enable_prefix_caching": bool(self.enable_prefix_caching) or self.scheduling_policy == "lpm",
             "reserves_output": self.batching != "continuous",
             "admits_when_empty": self.batching == "static",
             "max_loras": self.max_loras,
@@ -199,16 +211,15 @@ class Surrogate(Params):
         default_tokens, default_seqs = _defaults(gpu)
         tokens, seqs = self.max_num_batched_tokens, self.max_num_seqs
         if tokens is None:
-            default_tokens = default_tokens if self.enable_chunked_prefill else max(default_tokens, length)
+            default_tokens = default_tokens if self._splits_prompts else max(default_tokens, length)
             tokens = min((default_seqs if seqs is None else seqs) * length, default_tokens)
         if seqs is None:
             seqs = min(default_seqs, tokens)
         if tokens < seqs:
             raise ValueError(f"max_num_batched_tokens {tokens}, {gpu.name}'s default, is below max_num_seqs {seqs}")
-        if tokens < length and not self.enable_chunked_prefill:
-            raise ValueError(
-                f"max_num_batched_tokens {tokens} must be at least max_model_len {length} without enable_chunked_prefill"
-            )
+        if tokens < length and not self._splits_prompts:
+            why = "without enable_chunked_prefill" if self.batching == "continuous" else f"with batching {self.batching}"
+            raise ValueError(f"max_num_batched_tokens {tokens} must be at least max_model_len {length} {why}")
         return length, seqs, tokens
 
     def _memory(self, model: Model, gpu: Gpu) -> MemoryBreakdown:
@@ -269,6 +280,10 @@ class Surrogate(Params):
             "cpu_s_per_request": self.cpu_s_per_request,
             "grammar_cpu_s_per_request": self.grammar_cpu_s_per_request,
         }
+
+    @property
+    def _splits_prompts(self) -> bool:
+        return self.enable_chunked_prefill and self.batching == "continuous"
 
     @property
     def _weight_bytes(self) -> float:

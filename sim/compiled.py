@@ -44,13 +44,16 @@ _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False
 _INNER_OPTIONS: dict[str, Any] = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
+def _takes_fleet(function: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(function).parameters), "") == "fleet"
+
+
 def verb(function: F) -> F:
     """Marks a small function over records; it is inlined into the loop that calls it.
 
     Python must not call one that takes a fleet: it has no door.
     """
-    takes_fleet = next(iter(inspect.signature(function).parameters)) == "fleet"
-    return nb.njit(forceinline=True, **(_INNER_OPTIONS if takes_fleet else _OPTIONS))(function)
+    return nb.njit(forceinline=True, **(_INNER_OPTIONS if _takes_fleet(function) else _OPTIONS))(function)
 
 
 def rare(function: F) -> F:
@@ -62,7 +65,7 @@ def loop(*signature: Any) -> Callable[[F], F]:
     """Marks a function that Python calls. With a signature it compiles once, and its cache serves every process."""
 
     def decorate(function: F) -> F:
-        return nb.njit(*signature, **_OPTIONS)(function)
+        return nb.njit(*signature, no_cfunc_wrapper=_takes_fleet(function), **_OPTIONS)(function)
 
     return decorate
 

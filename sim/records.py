@@ -98,6 +98,7 @@ SEQUENCE = np.dtype(
         ("segment_starts_at", "i4"),  # and the position of its first token
         ("num_keyed", "i4"),  # blocks whose keys are known
         ("key", "u8"),  # of the last of them
+        ("num_found", "i4"),  # blocks in the cache, when its queue was last sorted by that
         # blocks
         ("row", "i4"),  # of the block table, while it runs
         ("num_registered", "i4"),  # blocks that others can hit
@@ -167,6 +168,7 @@ a router may read a thousand of them for every request."""
 
 REPLICA = np.dtype(
     [
+        # what every step reads: one cache line
         ("pool", "i4"),
         ("machine", "i4"),
         ("is_running", "i1"),  # a step is on the device
@@ -180,18 +182,19 @@ REPLICA = np.dtype(
         ("running", QUEUE),  # in order of admission
         ("num_catching_up", "i4"),  # running requests with more than one token to compute, or one that was passed over
         ("num_surplus", "i4"),  # decodes whose end the scheduler has not seen yet
+        ("last_step_ended_at_s", "f8"),
+        # the rest: the other
+        ("num_preemptions", "i4"),
+        ("peak_running", "i4"),
+        ("peak_batched_tokens", "i4"),
         ("num_masks", "i4"),  # running requests with structured output
+        ("num_delivered_tokens", "i8"),
+        ("busy_s", "f8"),
+        ("woken_at_s", "f8"),  # when a request last found it idle
+        ("num_idle_with_work", "i8"),  # invariant 6; stays 0
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
         ("free_row", "i4"),  # head of the list of free rows of the block table, linked through their last entries
         ("num_admissions", "i4"),
-        ("peak_running", "i4"),
-        ("peak_batched_tokens", "i4"),
-        ("num_preemptions", "i4"),
-        ("last_step_ended_at_s", "f8"),
-        ("woken_at_s", "f8"),  # when a request last found it idle
-        ("busy_s", "f8"),
-        ("num_delivered_tokens", "i8"),
-        ("num_idle_with_work", "i8"),  # invariant 6; stays 0
     ],
     align=True,
 )
@@ -199,18 +202,18 @@ REPLICA = np.dtype(
 BATCH = np.dtype(
     [
         ("step", "i8"),
+        ("kv_tokens", "i8"),  # sum of c + n
+        ("attended_tokens", "f8"),  # sum of n * (c + n/2)
+        ("ends_at_s", "f8"),
         ("num_decodes", "i4"),
+        ("num_surplus", "i4"),  # decodes whose token is thrown away
         ("num_requests", "i4"),
         ("num_tokens", "i4"),
         ("first_head", "i4"),  # requests that catch up in this step
         ("first_tail", "i4"),
-        ("num_surplus", "i4"),  # decodes whose token is thrown away
-        ("num_adapters", "i4"),
         ("num_masks", "i4"),  # running requests with structured output
+        ("num_adapters", "i2"),
         ("has_prefill", "i1"),  # a running request goes on with its prefill
-        ("kv_tokens", "i8"),  # sum of c + n
-        ("attended_tokens", "f8"),  # sum of n * (c + n/2)
-        ("ends_at_s", "f8"),
     ],
     align=True,
 )
@@ -230,6 +233,7 @@ ENGINE = np.dtype(
         ("long_prefill_token_threshold", "i8"),  # 0 = none
         ("threshold_binds_alone", "i8"),  # vLLM 0.30
         ("schedules_by_priority", "i8"),
+        ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),
         ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
         ("admits_when_empty", "i8"),  # static batching: no one joins a running batch
@@ -277,6 +281,7 @@ CLOCK = np.dtype(
         ("routes_in_python", "i8"),
         ("chosen", "i8"),  # the Python router's answer; at the end, a choice that was no candidate
         ("drained", "i8"),  # the slot that has just run dry
+        ("num_cut_answers", "i8"),  # at max_tokens or max_model_len
         ("num_ended", "i8"),  # requests that left the system, however
         ("num_in_system", "i8"),
         ("in_system_since_s", "f8"),
