@@ -4,13 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run test lint bench docs compiled clean
+.PHONY: run test test-live lint bench docs compiled clean
 
 run: $(READY) compiled
 	$(BIN)/python run_experiment.py configs/day_forecast_vs_reactive.yaml
 
 test: lint compiled
 	$(BIN)/python -m pytest -q -n auto
+
+test-live: $(READY) compiled  # LIVE_PYTHON names an interpreter that has vLLM 0.32.0
+	$(BIN)/python -m pytest -q -m live tests/live
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -35,6 +35,11 @@ class Guarded:
         return self.known_rate(start_s, end_s)
 
 
+def slots_of(pool: PoolConfig) -> int:
+    """Returns how many engines a pool has at most: the data-parallel ranks of all its machines."""
+    return pool.autoscaler.max_machines * pool.replicas.data_parallel_size
+
+
 def classes_of(experiment: Experiment) -> Any:
     """Returns (num_classes,) CLASS records, in the order of the traffic's class ids; adapters are numbered from 1."""
     names = experiment.traffic.class_names
@@ -83,7 +88,7 @@ class Wiring:
     def data_plane(self) -> DataPlane:
         """Returns the empty replicas behind their router; a router in plain Python is asked at every request."""
         experiment = self.experiment
-        num_slots = [pool.autoscaler.max_machines for pool in experiment.pools]
+        num_slots = [slots_of(pool) for pool in experiment.pools]
         choose: Any = experiment.router.choose
         state = routers.new_state(experiment.seed, sum(num_slots), experiment.router.options)
         ask_python = None
@@ -111,14 +116,15 @@ class Wiring:
         """Returns what the control plane knows of a pool."""
         pool: PoolConfig = self.experiment.pools[index]
         before = self.experiment.pools[:index]
-        engine = self.engines[index]
+        engine, num_ranks = self.engines[index], pool.replicas.data_parallel_size
         num_bytes = float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"])
         rng = stream(self.experiment.seed, f"lifecycle.{pool.name}")
         return PoolSpec(
             name=pool.name,
-            first_slot=sum(other.autoscaler.max_machines for other in before),
+            first_slot=sum(slots_of(other) for other in before),
             max_replicas=pool.autoscaler.max_machines,
-            num_gpus=pool.replicas.tensor_parallel_size,
+            num_gpus=pool.replicas.tensor_parallel_size * num_ranks,
+            num_ranks=num_ranks,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             interval_s=pool.autoscaler.interval_s,
             stages=lambda: pool.lifecycle.stages(num_bytes, rng),
@@ -126,7 +132,7 @@ class Wiring:
             warm_start=pool.lifecycle.warm_start,
             drain_timeout_s=pool.lifecycle.drain_timeout_s,
             requeue_on_timeout=pool.lifecycle.on_drain_timeout == "requeue",
-            replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s,
-            replica_tokens=self.capacities[index].inflight_tokens,
+            replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s * num_ranks,
+            replica_tokens=self.capacities[index].inflight_tokens * num_ranks,
             autoscaler=self.controllers[index],
         )

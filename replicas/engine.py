@@ -112,7 +112,7 @@ def wait_for_work(fleet: Fleet, r: int, now_s: float) -> None:
         replica.num_idle_with_work += 1
         at_s = float("inf")
     replica.woken_at_s = at_s
-    set_next_end(fleet, r, at_s)
+    set_next_end(fleet, r, np.nextafter(at_s, np.inf))
 
 
 @verb

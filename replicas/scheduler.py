@@ -49,13 +49,11 @@ def plan(fleet: Fleet, r: int, now_s: float) -> bool:
 
 @verb
 def clear_batch(fleet: Fleet, r: int) -> None:
-    """Empties the record of replica `r`'s next step."""
+    """Opens the record of replica `r`'s next step; `schedule_decodes` sets the sums."""
     replica = fleet.replicas[r]
     batch = fleet.batches[r, replica.num_steps & 1]
     batch.step = replica.num_steps
-    batch.num_decodes = batch.num_surplus = batch.num_requests = batch.num_tokens = batch.kv_tokens = 0
-    batch.num_adapters = batch.num_masks = batch.has_prefill = 0
-    batch.attended_tokens = 0.0
+    batch.num_adapters = batch.has_prefill = 0
     batch.first_head = NONE
 
 

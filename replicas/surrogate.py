@@ -31,6 +31,12 @@ class Surrogate(Params):
     """
 
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that share every layer of one replica.")
+    data_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        description="Engines of one replica, each with tensor_parallel_size GPUs, a scheduler and a cache of its own; the "
+        "router chooses among them. Not for models with experts, whose ranks step together.",
+    )
     quantization: Literal["fp8"] | None = Field(
         default=None, description="fp8: weights take one byte, and arithmetic runs at the GPU's fp8 rate if it has one."
     )
@@ -141,6 +147,11 @@ class Surrogate(Params):
         Raises:
             ValueError: the model does not fit, or the options contradict the model or each other.
         """
+        if self.data_parallel_size > 1 and model.num_experts:
+            raise ValueError(
+                f"data_parallel_size {self.data_parallel_size}: {model.name} has experts, so its ranks would step together, "
+                "which is not simulated; allowed: 1, or a model without experts"
+            )
         memory = self.memory(model, gpu)
         max_model_len, max_num_seqs, max_num_batched_tokens = self.limits(model, gpu)
         engine = records(ENGINE, 1)

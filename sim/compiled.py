@@ -65,7 +65,8 @@ def loop(*signature: Any) -> Callable[[F], F]:
     """Marks a function that Python calls. With a signature it compiles once, and its cache serves every process."""
 
     def decorate(function: F) -> F:
-        return nb.njit(*signature, no_cfunc_wrapper=_takes_fleet(function), **_OPTIONS)(function)
+        options = _OPTIONS | {"no_cfunc_wrapper": _takes_fleet(function)}  # only a router is passed on as an address
+        return nb.njit(*signature, **options)(function)
 
     return decorate
 

@@ -64,7 +64,7 @@ class PoolSpec:
     name: str
     first_slot: int
     max_replicas: int
-    num_gpus: int
+    num_gpus: int  # of a machine, all its ranks together
     price_per_gpu_hour: float | None
     interval_s: float
     stages: Callable[[], list[tuple[str, float]]]  # the stages of one cold start: column, seconds
@@ -75,6 +75,7 @@ class PoolSpec:
     replica_requests_per_s: float
     replica_tokens: float
     autoscaler: Decides
+    num_ranks: int = 1  # data-parallel engines of a machine, each in a slot of its own
 
 
 @dataclass
@@ -92,13 +93,14 @@ class Pool:
     reported_gpu_s: float = 0.0  # the part of it that the timeline has shown
 
     def __post_init__(self) -> None:
-        first = self.spec.first_slot
-        self.free_slots = list(range(first, first + self.spec.max_replicas))
+        first, num_slots = self.spec.first_slot, self.spec.max_replicas * self.spec.num_ranks
+        self.free_slots = list(range(first, first + num_slots, self.spec.num_ranks))  # a machine is known by its first
         self.starting: dict[int, Any] = {}  # slot -> its process
         self.ready: dict[int, Any] = {}  # slot -> the event that asks it to drain
         self.draining: dict[int, Any] = {}  # slot -> the event of its last request
+        self.busy: dict[int, set[int]] = {}  # slot of a draining machine -> those of its ranks that still have requests
         self.machine_in: dict[int, Machine] = {}
-        mine = slice(first, first + self.spec.max_replicas)
+        mine = slice(first, first + num_slots)
         loads = self.plane.fleet.loads.view(np.ndarray)  # a recarray's fields are slow to get at
         self.loads = {name: loads[name][mine] for name in loads.dtype.names}
 
@@ -148,7 +150,8 @@ class Pool:
         machine.ready_at_s = self.env.now
         del self.starting[machine.slot]
         self.ready[machine.slot] = self.env.event()
-        self.plane.open(machine.slot, machine.id, self.env.now)
+        for slot in self.ranks(machine.slot):
+            self.plane.open(slot, machine.id, self.env.now)
         yield self.ready[machine.slot]
         yield from self.drain(machine)
 
@@ -157,16 +160,29 @@ class Pool:
         machine.draining_at_s = self.env.now
         del self.ready[machine.slot]
         self.draining[machine.slot] = drained = self.env.event()
-        if not self.plane.close(machine.slot):
+        self.busy[machine.slot] = {slot for slot in self.ranks(machine.slot) if not self.plane.close(slot)}
+        if self.busy[machine.slot]:
             yield drained | self.env.timeout(self.spec.drain_timeout_s)
-        machine.num_evicted = self.plane.vacate(machine.slot, requeue=self.spec.requeue_on_timeout)
+        requeue = self.spec.requeue_on_timeout
+        machine.num_evicted = sum(self.plane.vacate(slot, requeue=requeue) for slot in self.ranks(machine.slot))
         self.release(machine, "drain timeout" if machine.num_evicted else "scaled down")
+
+    def ranks(self, slot: int) -> range:
+        """Returns the slots of a machine's ranks."""
+        return range(slot, slot + self.spec.num_ranks)
+
+    def tell_drained(self, rank: int) -> None:
+        """Notes that a rank of a draining machine has served its last request; with the last rank the machine has drained."""
+        for slot, busy in self.busy.items():
+            busy.discard(rank)
+            if not busy and slot in self.draining and not self.draining[slot].triggered:
+                self.draining[slot].succeed()
 
     def release(self, machine: Machine, reason: str) -> None:
         """Gives a machine back; its bill ends."""
         self.bill()
         machine.released_at_s, machine.reason = self.env.now, reason
-        for slots in (self.starting, self.draining, self.machine_in):
+        for slots in (self.starting, self.draining, self.busy, self.machine_in):
             slots.pop(machine.slot, None)
         self.free_slots.append(machine.slot)
         self.free_slots.sort()
@@ -179,7 +195,8 @@ class Pool:
         elif self.ready:
             seen = self.plane.fleet.seen
             open_slots = [slot for slot, asked in self.ready.items() if not asked.triggered]
-            idlest = min(open_slots, key=lambda slot: (seen[slot].num_inflight, -self.machine_in[slot].id))
+            num_inflight = {slot: sum(int(seen[rank].num_inflight) for rank in self.ranks(slot)) for slot in open_slots}
+            idlest = min(open_slots, key=lambda slot: (num_inflight[slot], -self.machine_in[slot].id))
             self.ready[idlest].succeed()
 
     def bill(self) -> None:
@@ -203,7 +220,7 @@ class Pool:
         """Returns what the autoscaler is shown now."""
         fleet, loads = self.plane.fleet, self.loads
         clock = fleet.clock[0]
-        ready = [slot - self.spec.first_slot for slot in self.ready]
+        ready = [rank - self.spec.first_slot for slot in self.ready for rank in self.ranks(slot)]
         usage = 1 - loads["num_free_blocks"][ready] / loads["num_usable_blocks"][ready]
         num_unrouted, unrouted_tokens = self.plane.unrouted(self.index)
         is_only_pool = fleet.sent.size == 1

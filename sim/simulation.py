@@ -121,10 +121,9 @@ class Simulation:
             self.traffic_ends_at_s = self.last_arrival_at_s
 
     def tell_drained(self, slot: int) -> None:
-        """Tells a draining machine that it has served its last request."""
+        """Tells the pools that a draining engine has served its last request."""
         for pool in self.pools:
-            if slot in pool.draining and not pool.draining[slot].triggered:
-                pool.draining[slot].succeed()
+            pool.tell_drained(slot)
 
     def watch(self) -> Generator[Any, Any, None]:
         """The timeline: at the end of every interval, what each pool shows, and a recount of the engines' sums."""

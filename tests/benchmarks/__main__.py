@@ -19,6 +19,7 @@ import numpy as np
 
 import tests.fleets as fleets
 from sim.records import ARRIVAL
+from tests.shared import FOLDER
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,6 +121,49 @@ def data_plane() -> list[str]:
     return [f"data plane alone, 20 light replicas: {1e6 / seconds:,.0f} requests/s, {steps / seconds:,.0f} steps/s"]
 
 
+MOONCAKE = """
+import sys, time
+from experiments.loading import load
+from experiments.wiring import Wiring
+from tests.fleets import Kept
+best = []
+for _ in range(3):
+    run = load("configs/mooncake.yaml", sets=["traffic.path=" + sys.argv[1]])[0]
+    wiring = Wiring(run.experiment, Kept(), lambda *told: None)
+    plane, spent = wiring.plane, []
+    run_until, load_rows = plane.run_until, plane.load
+
+    def timed(function):
+        def call(*arguments):
+            started = time.process_time()
+            found = function(*arguments)
+            spent.append(time.process_time() - started)
+            return found
+        return call
+
+    plane.run_until, plane.load = timed(run_until), timed(load_rows)
+    wiring.simulation.run()
+    best.append(sum(spent))
+rows = wiring.simulation.sink.rows
+cached = sum(int(block["num_cached_tokens"].sum()) for block in rows)
+prompts = sum(int(block["num_prompt_tokens"].sum()) for block in rows)
+print(min(best), sum(map(len, rows)), prompts, cached / prompts, int(plane.fleet.replicas["num_steps"].sum()))
+"""
+
+
+def mooncake() -> list[str]:
+    """The Mooncake conversation trace on eight replicas with prefix caching, in the data plane; skipped without the trace."""
+    trace = FOLDER / "data/traces/mooncake/conversation_trace.jsonl"
+    if not trace.exists():
+        return [f"mooncake: {trace} is not here"]
+    command = [sys.executable, "-c", MOONCAKE, str(trace)]
+    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, preexec_fn=one_core).stdout.split()
+    return [
+        f"mooncake.yaml, data plane: {float(told[0]):.2f} s for {int(told[1]):,} requests, {int(told[2]):,} prompt tokens in "
+        f"16-token blocks, {int(told[4]):,} steps; {float(told[3]):.1%} of the prompt tokens from the caches"
+    ]
+
+
 def batches() -> list[str]:
     """The cost of a step as the batch grows: half a million steps of decodes, with nobody coming or going."""
     lines = []
@@ -192,6 +236,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "batches": batches,
     "replicas": replicas,
     "whole_runs": whole_runs,
+    "mooncake": mooncake,
 }
 
 if __name__ == "__main__":
