@@ -64,6 +64,14 @@ class RequestKind(Params):
         ge=0,
         description="Structured output: seconds that a replica compiles the grammar for the first such request; 0 = free text",
     )
+    num_free_tokens: int = Field(
+        default=1, ge=1, description="Structured output: tokens that the grammar leaves open, and then num_forced_tokens follow"
+    )
+    num_forced_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="Structured output: tokens in a row with only one choice, such as the keys of a JSON object",
+    )
 
 
 class Measure(Params):

@@ -101,7 +101,7 @@ def _rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summary], s
             yield f"{label} {percentile}, ms", lambda run, m=metric, p=percentile: _latency(run["all"][m], p)  # type: ignore[misc]
         yield "  of n", lambda run, m=metric: f"{run['all'][m]['n']:,}"  # type: ignore[misc]
     yield from _target_rows(summaries)
-    if any(run["all"]["cached_token_share"] for run in summaries):
+    if any(run["all"]["cached_token_share"] is not None for run in summaries):
         yield "prompt tokens from the cache", lambda run: f"{run['all']['cached_token_share']:.1%}"
         yield "  of an endless cache for all", lambda run: f"{run['ideal_cached_token_share']:.1%}"
     yield "preemptions", lambda run: f"{run['all']['num_preemptions']:,}"

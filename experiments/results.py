@@ -109,7 +109,7 @@ class RunWriter:
             machines: one mapping for each machine (see experiments.costs.COLUMNS), instants None where not reached.
             totals: `duration_s`, the instant the run ended; `itl_counts` (num_pools, NUM_ITL_BINS) and `itl_sums`
                 (num_pools, 3: sum, sum of squares, maximum), as in sim.records.Fleet; `warnings`, optional lines;
-                `ideal_cached_share`, optional.
+                `has_prefix_cache` and `ideal_cached_share`, optional.
         """
         self._flush()
         self._table.close()
@@ -124,6 +124,7 @@ class RunWriter:
             itl_counts=np.asarray(totals["itl_counts"]),
             itl_sums=np.asarray(totals["itl_sums"]),
             warnings=totals.get("warnings", ()),
+            has_prefix_cache=totals.get("has_prefix_cache", False),
             ideal_cached_share=totals.get("ideal_cached_share", np.nan),
         )
         summary: dict[str, Any] = without_nan(summarise(run, self._table))

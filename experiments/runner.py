@@ -100,6 +100,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
         "itl_counts": itl_counts,
         "itl_sums": itl_sums,
         "warnings": _warnings(wiring),
+        "has_prefix_cache": bool(wiring.engines["enable_prefix_caching"].any()),
         "ideal_cached_share": _ideal_cached_share(wiring),
     }
     writer.finish(machines, totals)

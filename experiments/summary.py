@@ -46,6 +46,7 @@ class Run:
     itl_counts: NDArray[np.int64]  # (num_pools, NUM_ITL_BINS)
     itl_sums: NDArray[np.float64]  # (num_pools, 3) sum, sum of squares, maximum
     warnings: Sequence[str] = ()
+    has_prefix_cache: bool = False
     ideal_cached_share: float = np.nan
 
 
@@ -169,7 +170,7 @@ def _scope(run: Run, scope: Scope, found: Mapping[_Ask, float]) -> dict[str, Any
         "output_tokens_per_s": output_tokens * per_s,
         "goodput_per_s": good * per_s,
         "attainment": good / arrived if arrived else np.nan,
-        "cached_token_share": cached_tokens / input_tokens if input_tokens else np.nan,
+        "cached_token_share": cached_tokens / input_tokens if input_tokens and run.has_prefix_cache else np.nan,
         "num_preemptions": int(counts.preemptions[scope.cells].sum()),
         "cost": _cost(run, scope, input_tokens, output_tokens) if scope.kind != "class" else None,
     }
@@ -219,6 +220,8 @@ def _warnings(run: Run, whole: dict[str, Any]) -> list[str]:
         )
     if requests[STATUS_NAMES[IN_FLIGHT]]:
         found.append("the run ended with requests in flight; raise max_drain_s, or give the fleet more capacity")
+    if run.ideal_cached_share > 0 and whole["cached_token_share"] == 0:
+        found.append(f"the prefix caches found nothing, though requests share {run.ideal_cached_share:.0%} of their prompts")
     if requests["arrived"] and not whole["cost"]["gpu_hours"]:
         found.append("no replica was paid for in the window, so there is no cost to report")
     return found

@@ -58,7 +58,7 @@ COLUMNS = (
     *(Column(name, pa.int64(), f"those that ended so: {name}", False) for name in STATUS_NAMES),
     *(column for metric, label in METRICS.items() for column in _metric_columns(metric, label)),
     *(Column(name, pa.float64(), meaning) for name, meaning in _RATES.items()),
-    Column("cached_token_share", pa.float64(), "prompt tokens of finished requests that came from the prefix cache"),
+    Column("cached_token_share", pa.float64(), "prompt tokens of finished requests from the prefix cache; null without one"),
     Column("num_preemptions", pa.int64(), "preemptions of the requests that arrived", False),
     *(Column(name, pa.float64(), meaning) for name, meaning in _COSTS.items()),
     Column("targets_met", pa.bool_(), "whether every target of the config was met; null without targets"),

@@ -48,7 +48,14 @@ def classes_of(experiment: Experiment) -> Any:
     classes = records(CLASS, len(names))
     for number, kind in enumerate(kinds):
         adapter = 0 if kind.lora is None else 1 + adapters.index(kind.lora)
-        classes[number] = (kind.priority, adapter, kind.max_tokens or 0, kind.grammar_s)
+        classes[number] = (
+            kind.priority,
+            adapter,
+            kind.max_tokens or 0,
+            kind.grammar_s,
+            kind.num_free_tokens,
+            kind.num_forced_tokens,
+        )
     return classes
 
 

@@ -7,7 +7,7 @@ from replicas.decodes import start_decoding
 from replicas.kv_blocks import blocks_for, take_blocks
 from replicas.prefix_cache import register_blocks
 from replicas.queues import sequence_of, slot_of
-from replicas.speculation import schedule_drafts
+from replicas.speculation import grows_unevenly, schedule_drafts
 from sim.compiled import verb
 from sim.records import Fleet
 
@@ -31,7 +31,7 @@ def chunk_of(fleet: Fleet, r: int, i: int, budget: int) -> int:
     request = fleet.requests[slot_of(fleet, i)]
     engine = fleet.engines[fleet.replicas[r].pool]
     behind = request.num_prompt_tokens + request.num_generated_tokens - request.num_computed_tokens
-    if engine.num_speculative_tokens > 0:
+    if grows_unevenly(engine):
         sequence = sequence_of(fleet, i)
         if sequence.num_placeholders > 0 and is_certain_to_end(fleet, i):
             return 0
@@ -83,11 +83,11 @@ def schedule_chunk(fleet: Fleet, r: int, i: int, chunk: int) -> None:
     batch.num_requests += 1
     batch.num_tokens += chunk
     batch.attended_tokens += chunk * (request.num_computed_tokens + 0.5 * chunk)
-    if fleet.engines[replica.pool].num_speculative_tokens > 0:
+    if grows_unevenly(fleet.engines[replica.pool]):
         schedule_drafts(fleet, r, i, chunk)
     request.num_computed_tokens += chunk
     batch.kv_tokens += request.num_computed_tokens
-    if fleet.engines[replica.pool].num_speculative_tokens > 0:
+    if grows_unevenly(fleet.engines[replica.pool]):
         return
     if request.num_computed_tokens == request.num_prompt_tokens + request.num_generated_tokens:
         start_decoding(fleet, r, i)

@@ -8,7 +8,7 @@ from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.prefix_cache import register_blocks
 from replicas.queues import remove, sequence_of, slot_of
-from replicas.speculation import count_accepted, leave_batch
+from replicas.speculation import count_accepted, count_forced, grows_unevenly, leave_batch
 from sim.compiled import rare, verb
 from sim.metrics import itl_bin
 from sim.records import CALENDAR, CATCHING_UP, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
@@ -21,7 +21,7 @@ def deliver(fleet: Fleet, r: int, now_s: float) -> None:
     batch = fleet.batches[r, (replica.num_steps - 1 - replica.is_planned) & 1]
     replica.num_delivered_tokens += batch.num_decodes - batch.num_surplus
     count_gaps(fleet, replica.pool, now_s - replica.last_step_ended_at_s, batch.num_decodes - batch.num_surplus)
-    if fleet.engines[replica.pool].num_speculative_tokens > 0:
+    if grows_unevenly(fleet.engines[replica.pool]):
         deliver_checked(fleet, r, now_s)
     else:
         i = batch.first_head
@@ -81,7 +81,7 @@ def sort_due(fleet: Fleet, r: int, slot: int) -> None:
 
 @rare
 def deliver_checked(fleet: Fleet, r: int, now_s: float) -> None:
-    """Delivers what the running step has checked: for each request the drafts that hold, and one token more."""
+    """Delivers what the running step yields: for each request the drafts that hold, a token, and what that one forces."""
     replica = fleet.replicas[r]
     parity = (replica.num_steps - 1 - replica.is_planned) & 1
     i = fleet.batches[r, parity].first_head
@@ -103,7 +103,10 @@ def settle_drafts(fleet: Fleet, r: int, i: int, parity: int, now_s: float) -> No
     engine = fleet.engines[replica.pool]
     num_accepted = count_accepted(fleet, r, i, sequence.num_real_drafts[parity])
     num_rejected = sequence.num_scheduled_drafts[parity] - num_accepted
-    num_tokens = min(num_accepted + 1, request.num_output_tokens - request.num_generated_tokens)
+    num_tokens = num_accepted + 1
+    if engine.jump_forward:
+        num_tokens += count_forced(fleet, i, request.num_generated_tokens + num_tokens)
+    num_tokens = min(num_tokens, request.num_output_tokens - request.num_generated_tokens)
     deliver_first(fleet, r, i, now_s)
     replica.num_delivered_tokens += num_tokens - 1
     count_gaps(fleet, replica.pool, 0.0, num_tokens - 1)
@@ -131,7 +134,7 @@ def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
         load.num_waiting -= 1
         load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     else:
-        if engine.enable_prefix_caching and engine.async_scheduling and engine.num_speculative_tokens == 0:
+        if engine.enable_prefix_caching and engine.async_scheduling and not grows_unevenly(engine):
             register_blocks(fleet, r, i, request.num_prompt_tokens + request.num_output_tokens - 1)
         free_blocks(fleet, r, i, replica.num_steps - 1)
         if request.phase == SURPLUS:

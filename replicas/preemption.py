@@ -3,6 +3,7 @@
 from replicas.decodes import remember_last_token, stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.queues import goes_before, remove, return_to_waiting, sequence_of, slot_of
+from replicas.speculation import grows_unevenly
 from sim.compiled import rare
 from sim.records import CATCHING_UP, DECODING, NONE, SURPLUS, WAITING, Fleet
 
@@ -37,7 +38,7 @@ def preempt(fleet: Fleet, r: int, i: int, step: int) -> None:
         replica.num_catching_up -= 1
         request.num_computed_tokens = 0
         request.last_step = NONE
-        if fleet.engines[replica.pool].num_speculative_tokens > 0:
+        if grows_unevenly(fleet.engines[replica.pool]):
             sequence_of(fleet, i).num_drafts = sequence_of(fleet, i).num_placeholders = 0
     else:  # only with async scheduling: its last token is on the device and will still come
         if request.phase == SURPLUS:

@@ -14,6 +14,7 @@ from replicas.decodes import allocate_decode, schedule_decodes
 from replicas.kv_blocks import computed_tokens
 from replicas.prefix_cache import register_blocks
 from replicas.queues import sequence_of, slot_of
+from replicas.speculation import grows_unevenly
 from replicas.visits import visit_running
 from sim.compiled import rare, verb
 from sim.records import CATCHING_UP, NONE, Fleet
@@ -62,7 +63,7 @@ def is_steady(fleet: Fleet, r: int, residue: int) -> bool:
     """Tells whether at most the last running request catches up, and whether the blocks that all need are free."""
     replica = fleet.replicas[r]
     engine = fleet.engines[replica.pool]
-    if replica.num_catching_up > 1 or engine.num_speculative_tokens > 0:
+    if replica.num_catching_up > 1 or grows_unevenly(engine):
         return False
     need = fleet.growing[r, residue].num_decodes
     if replica.num_catching_up == 1:

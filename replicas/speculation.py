@@ -1,7 +1,10 @@
-"""Speculative decoding: a drafter proposes tokens, the next step checks them all, and those up to the first wrong one stay.
+"""Answers that grow by several tokens a step: drafts that hold, and text that a grammar forces.
 
+Speculative decoding: a drafter proposes tokens, the next step checks them all, and those up to the first wrong one stay.
 The drafter's own time is not a step of the engine; it is part of the step time.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +55,26 @@ def count_accepted(fleet: Fleet, r: int, i: int, num_drafts: int) -> int:
             break
         accepted += 1
     return accepted
+
+
+@verb
+def grows_unevenly(engine: Any) -> bool:
+    """Tells whether a step of this engine may yield several tokens of one request."""
+    return engine.num_speculative_tokens > 0 or engine.jump_forward > 0
+
+
+@verb
+def count_forced(fleet: Fleet, i: int, num_tokens: int) -> int:
+    """Returns how many tokens the grammar forces once request `i` has got `num_tokens`: text with only one way to go on.
+
+    With jump-forward decoding they are appended at once, and the next step computes them like a short prefill.
+    """
+    kind = fleet.classes[fleet.requests[slot_of(fleet, i)].class_id]
+    if kind.num_forced_tokens == 0:
+        return 0
+    period = kind.num_free_tokens + kind.num_forced_tokens
+    place = num_tokens % period
+    return period - place if place >= kind.num_free_tokens else 0
 
 
 @verb

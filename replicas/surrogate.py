@@ -77,6 +77,11 @@ class Surrogate(Params):
     acceptance_rate: float = Field(
         default=0.7, ge=0, le=1, description="Chance that a draft is accepted if those before it were."
     )
+    jump_forward: bool = Field(
+        default=False,
+        description="Append text that a grammar forces at once and compute it like a short prefill, as SGLang does (vLLM does "
+        "not); needs async_scheduling false. How much is forced: `classes`.",
+    )
     draft_s: float = Field(default=0.0, ge=0, description="GPU time of drafting in a step, in seconds.")
     batching: Literal["continuous", "orca", "static"] = Field(
         default="continuous",
@@ -130,11 +135,14 @@ class Surrogate(Params):
         asked = {
             "enable_prefix_caching": self.enable_prefix_caching,
             "num_speculative_tokens": self.num_speculative_tokens,
+            "jump_forward": self.jump_forward,
             "scheduling_policy lpm": self.scheduling_policy == "lpm",
         }
         for what, is_asked in asked.items():
             if is_asked and self.batching != "continuous":
                 raise ValueError(f"batching {self.batching} has no {what}; that needs batching continuous")
+        if self.jump_forward and self.async_scheduling:
+            raise ValueError("jump_forward needs async_scheduling false: the next step depends on what this one forces")
         if self.scheduling_policy == "lpm" and self.enable_prefix_caching is False:
             raise ValueError(
                 "scheduling_policy lpm sorts by what is in the prefix cache; enable_prefix_caching must not be false"
@@ -173,6 +181,7 @@ class Surrogate(Params):
             "reserves_output": self.batching != "continuous",
             "admits_when_empty": self.batching == "static",
             "max_loras": self.max_loras,
+            "jump_forward": self.jump_forward,
             "num_speculative_tokens": self.num_speculative_tokens,
             "num_lookahead_tokens": self.num_speculative_tokens if self.speculative_method == "eagle" else 0,
             "drops_last_hit": self.num_speculative_tokens > 0 and self.speculative_method == "eagle",

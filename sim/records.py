@@ -136,6 +136,8 @@ CLASS = np.dtype(
         ("adapter", "i8"),  # LoRA; 0 = none
         ("max_tokens", "i8"),  # that its clients ask for; 0 = exactly what they get
         ("grammar_s", "f8"),  # compile time of its grammar, once on each replica; 0 = no structured output
+        ("num_free_tokens", "i8"),  # after so many tokens that its grammar leaves open,
+        ("num_forced_tokens", "i8"),  # so many follow of which there is only one choice
     ],
     align=True,
 )
@@ -238,6 +240,7 @@ ENGINE = np.dtype(
         ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
         ("admits_when_empty", "i8"),  # static batching: no one joins a running batch
         ("max_loras", "i8"),  # distinct adapters in a step; 0 = no LoRA
+        ("jump_forward", "i8"),  # text that a grammar forces is computed at once
         ("num_speculative_tokens", "i8"),
         ("num_lookahead_tokens", "i8"),  # slots that the drafter's own KV needs
         ("drops_last_hit", "i8"),  # EAGLE recomputes the last block of a hit

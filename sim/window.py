@@ -50,7 +50,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
     """
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
-    has_sequences = len(caching) > 0 or bool((engines["num_speculative_tokens"] > 0).any())
+    has_sequences = len(caching) > 0 or bool((engines["num_speculative_tokens"] + engines["jump_forward"] > 0).any())
     num_blocks = int(caching["num_usable_blocks"].max(initial=0))
     num_rows = int(caching["max_num_seqs"].max(initial=0))
     longest = int((np.minimum(caching["max_model_len"] // caching["block_size"], caching["num_usable_blocks"])).max(initial=0))

@@ -10,7 +10,7 @@ from replicas.plane import DataPlane
 from sim.invariants import check
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
-from sim.records import ARRIVAL, ENGINE, REQUEST, records
+from sim.records import ARRIVAL, CLASS, ENGINE, REQUEST, SEGMENT, records
 from sim.simulation import Horizon, Simulation
 
 
@@ -34,11 +34,20 @@ def engine(**fields: Any) -> Any:
     return made
 
 
-def arrivals(rows: Sequence[tuple[float, int, int]]) -> Any:
-    """(n,) ARRIVAL from (arrived_at_s, num_prompt_tokens, num_output_tokens)."""
+def arrivals(rows: Sequence[tuple[float, int, int] | tuple[float, int, int, int]]) -> Any:
+    """(n,) ARRIVAL from (arrived_at_s, num_prompt_tokens, num_output_tokens), and perhaps class_id."""
     made = np.zeros(len(rows), ARRIVAL)
-    for name, values in zip(("arrived_at_s", "num_prompt_tokens", "num_output_tokens"), zip(*rows, strict=True), strict=True):
+    names = ("arrived_at_s", "num_prompt_tokens", "num_output_tokens", "class_id")
+    for name, values in zip(names, zip(*rows, strict=True), strict=False):
         made[name] = values
+    return made
+
+
+def classes(*rows: tuple[Any, ...]) -> Any:
+    """(n,) CLASS from (priority, adapter, max_tokens, grammar_s), and perhaps (num_free_tokens, num_forced_tokens)."""
+    made = records(CLASS, len(rows))
+    for number, row in enumerate(rows):
+        made[number] = (*row, 1, 0)[:6]
     return made
 
 
@@ -67,6 +76,21 @@ class Kept:
 
     def write_interval(self, rows: list[dict[str, Any]]) -> None:
         self.intervals += rows
+
+
+class Contents:
+    """What traffic knows of its requests' tokens: for each one its segments, as (content, num_tokens)."""
+
+    def __init__(self, arriving: Any, segments: Sequence[Sequence[tuple[int, int]]]) -> None:
+        counts = [len(own) for own in segments] or [0] * len(arriving)
+        self.arriving = arriving.copy()
+        self.arriving["num_segments"] = counts
+        self.arriving["first_segment"] = np.cumsum(counts, dtype=np.int64) - self.arriving["num_segments"]
+        self.segments = np.array([one for own in segments for one in own], SEGMENT)
+
+    def segments_of(self, rows: Any) -> Any:
+        """(m,) SEGMENT of arrivals that follow one another."""
+        return self.segments[rows["first_segment"][0] : rows["first_segment"][-1] + rows["num_segments"][-1]]
 
 
 class Ran(NamedTuple):
@@ -102,8 +126,19 @@ def run(
     timeline_interval_s: float = 60.0,
     chunk: int = 1000,
     checked: bool = True,
+    classes: Any = None,
+    segments: Sequence[Sequence[tuple[int, int]]] = (),
 ) -> Ran:
-    """Runs one pool to the end and checks all invariants."""
+    """Runs one pool to the end and checks all invariants.
+
+    Args:
+        arriving: (n,) ARRIVAL.
+        engines: (1,) ENGINE.
+        classes: (num_classes,) CLASS; None = one that asks for nothing special.
+        segments: each request's content, as (content, num_tokens); () = no request shares a token with another.
+    """
+    contents = Contents(arriving, segments)
+    arriving = contents.arriving
     engines = engine() if engines is None else engines
     max_replicas = replicas if max_replicas is None else max_replicas
     kind = routers.KINDS[router] if isinstance(router, str) else routers.RouterKind(router)
@@ -111,7 +146,8 @@ def run(
     choose, ask_python = kind.choose, None
     if not isinstance(router, str) and not routers.is_compiled(router):
         choose, ask_python = routers.KINDS["random"].choose, router
-    plane = DataPlane(engines, [max_replicas], NUM_ITL_BINS, scrape_interval_s, choose, state, ask_python)
+    ask = (choose, state, ask_python)
+    plane = DataPlane(engines, [max_replicas], NUM_ITL_BINS, scrape_interval_s, *ask, classes, contents.segments_of)
     spec = PoolSpec(
         name="main",
         first_slot=0,

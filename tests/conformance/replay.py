@@ -138,11 +138,11 @@ class Replay:
         self.num_added = 0
         self.ids, self.computed = np.zeros((2, len(self.requests)), np.int64)
 
-    def _class(self, request: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, int, int, float]:
+    def _class(self, request: dict[str, Any], arguments: dict[str, Any]) -> tuple[Any, ...]:
         """Returns what a CLASS record holds: priority, adapter, max_tokens, grammar_s, with a step as the unit of time."""
         adapter = request.get("lora", 0) if arguments.get("max_loras") else 0
         grammar_s = max(0.0, float(request.get("grammar_ready_step", 0) - request["arrival_step"]))
-        return request.get("priority", 0), adapter, request.get("max_tokens", request["output_len"]), grammar_s
+        return request.get("priority", 0), adapter, request.get("max_tokens", request["output_len"]), grammar_s, 1, 0
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """Yields every step in the order in which its output is processed."""

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import routers
-from tests.fleets import Ran, arrivals, engine, run
+from tests.fleets import Ran, arrivals, classes, engine, run
 
 FIXED_STEP = {"overhead_s": 0.5}
 """Every step lasts as long as the gaps between arrivals are multiples of: many things happen at one instant."""
@@ -26,6 +26,12 @@ LOADED_STEP = {
     "cpu_s_per_request": 0.01,
 }
 """A step's time depends on everything that it may depend on."""
+
+FULL_STEP = LOADED_STEP | {"adapter_bytes": 5.0, "grammar_cpu_s_per_request": 0.02, "max_graph_tokens": 24}
+"""As before, with adapters to read, masks to fill and CUDA graphs to pad to."""
+
+MAX_TOKENS = 45
+"""What the clients of some classes allow, more than `a_burst` ever answers: the model ends these answers of itself."""
 
 
 def a_burst(seed: int, num_requests: int, longest_gap_s: float) -> list[tuple[float, int, int]]:
@@ -76,6 +82,94 @@ def engines_and_traffic(draw: st.DrawFn) -> tuple[dict[str, Any], list[tuple[flo
     """An engine's fields and rows that it can all serve."""
     rows = draw(traffic())
     return draw(engines(rows)), rows
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An engine alone, and requests that use all that it offers, as plain data."""
+
+    engine: dict[str, Any]
+    rows: list[tuple[float, int, int, int]]  # (arrived_at_s, prompt tokens, output tokens, class)
+    classes: list[tuple[int, int, int, float]]  # (priority, adapter, max_tokens, grammar_s)
+    segments: list[list[tuple[int, int]]]  # of each request: (content, tokens)
+    timeline_interval_s: float = 0.7  # the timeline recounts all sums
+
+    def run(self) -> Ran:
+        """Runs it and checks the invariants."""
+        return run(
+            arrivals(self.rows),
+            engine(**self.engine),
+            classes=classes(*self.classes),
+            segments=self.segments,
+            timeline_interval_s=self.timeline_interval_s,
+        )
+
+
+def some_content(random: Random, num_tokens: int) -> list[tuple[int, int]]:
+    """A conversation that goes on, or some of three streams one after the other, or nothing that others have as well."""
+    if random.random() < 0.3:
+        return [(random.randint(10, 13), num_tokens)]
+    content: list[tuple[int, int]] = []
+    while sum(length for _, length in content) < num_tokens and random.random() < 0.75:
+        content.append((random.randint(0, 2), random.choice([4, 8, random.randint(1, 20)])))
+    return content
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Every option of the scheduler is on in a third or more of them, in any combination that vLLM itself survives."""
+    rows = draw(traffic())
+    fields = draw(engines(rows)) | draw(options())
+    random = Random(draw(st.integers(0, 1 << 30)))
+    num_classes = draw(st.integers(1, 4))
+    adapters = range(fields["max_loras"] + 3) if fields["max_loras"] else [0]
+    kinds = [
+        (random.randint(-1, 2), random.choice(adapters), random.choice([0, MAX_TOKENS]), random.choice([0.0, 0.0, 0.5, 2.3]))
+        for _ in range(num_classes)
+    ]
+    return Workload(
+        fields | limits(fields, rows),
+        [(*row, random.randrange(num_classes)) for row in rows],
+        kinds,
+        [some_content(random, prompt + output) for _, prompt, output in rows] if fields["enable_prefix_caching"] else [],
+    )
+
+
+@st.composite
+def options(draw: st.DrawFn) -> dict[str, Any]:
+    """What `engines` leaves at its default."""
+    num_drafts = draw(st.sampled_from([0, 0, 0, 1, 2, 4]))
+    is_eagle = num_drafts > 0 and draw(st.booleans())
+    return {
+        # a threshold of no more than the drafts makes vLLM fail an assertion: `shortest_prompt` in tests.conformance.workloads
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, num_drafts + 1, num_drafts + 7])),
+        "schedules_by_priority": int(draw(st.booleans())),
+        "enable_prefix_caching": int(draw(st.booleans())),
+        "max_loras": draw(st.sampled_from([0, 0, 1, 2])),
+        "num_speculative_tokens": num_drafts,
+        "num_lookahead_tokens": num_drafts if is_eagle else 0,
+        "drops_last_hit": int(is_eagle),
+        "acceptance_rate": draw(st.sampled_from([0.0, 0.5, 0.8, 1.0])),
+        **draw(st.sampled_from([FIXED_STEP, FULL_STEP])),
+    }
+
+
+def limits(fields: dict[str, Any], rows: list[tuple[float, int, int]]) -> dict[str, Any]:
+    """Limits that leave room for the tokens of an engine's drafts, and for one that comes after an answer's unseen end.
+
+    With async scheduling, drafts and adapters together vLLM fails an assertion at max_model_len: `furthest_token` in
+    tests.conformance.workloads.
+    """
+    num_drafts, num_steps = fields["num_speculative_tokens"], 1 + fields["async_scheduling"]
+    is_fatal = num_drafts > 0 and fields["max_loras"] > 0 and fields["async_scheduling"]
+    max_model_len = fields["max_model_len"] + (2 * (1 + num_drafts) if is_fatal else 0)
+    num_more = num_steps * (1 + num_drafts) + num_drafts if num_drafts else num_steps - 1
+    num_slots = max(min(prompt + output - 1 + num_more, max_model_len) for _, prompt, output in rows)
+    return {
+        "max_model_len": max_model_len,
+        "max_num_batched_tokens": max(fields["max_num_batched_tokens"], 1 + num_drafts),
+        "num_usable_blocks": max(fields["num_usable_blocks"], -(-num_slots // fields["block_size"])),
+    }
 
 
 class Script:

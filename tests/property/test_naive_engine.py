@@ -3,18 +3,26 @@
 The naive engine is our oracle as long as vLLM itself is not driven; it is held to vLLM's own recordings first.
 """
 
+import itertools
+import math
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replicas.step_time import step_time
+from sim.metrics import NUM_ITL_BINS, itl_bin
 from sim.records import BATCH, records
 from tests.conformance import replay
-from tests.fleets import arrivals, engine, run
+from tests.conformance.workloads import accepted_drafts, generate
+from tests.fleets import Ran, arrivals, engine, run
 from tests.property import naive_engine as naive
-from tests.property.strategies import engines_and_traffic
+from tests.property import naive_workload
+from tests.property.naive_request import Step
+from tests.property.strategies import FULL_STEP, Workload, engines_and_traffic, workloads
 
 Drawn = tuple[dict[str, Any], list[tuple[float, int, int]]]
 
@@ -43,6 +51,17 @@ def test_every_decision_equals_the_naive_engines(drawn: Drawn) -> None:
     assert_same_decisions(fields, [(int(2 * at_s), prompt, output) for at_s, prompt, output in rows])
 
 
+@given(st.integers(0, 1 << 30), st.sampled_from([4, 30]))
+@settings(max_examples=30, deadline=None)
+def test_every_decision_equals_the_naive_engines_with_all_options(seed: int, num_requests: int) -> None:
+    """The workloads with which vLLM's own scheduler is compared; the answers that `max_model_len` cuts off are only here."""
+    workload = generate(seed, num_requests=num_requests)
+    told = [*replay.COMPARED, *replay.MORE_COMPARED]
+    ours = [[step[name] for name in told] for step in replay.Replay(workload).steps()]
+    theirs = naive.by_step(naive_workload.settings_of(workload), naive_workload.arriving_of(workload))
+    assert ours == [[step[name] for name in told] for step in theirs]
+
+
 @given(engines_and_traffic())
 @settings(max_examples=100, deadline=None)
 def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) -> None:
@@ -51,26 +70,129 @@ def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) ->
     The step times come from the same function, of features that the naive engine counts request by request.
     """
     fields, rows = drawn
-    ran = run(arrivals(rows), engine(**fields))
     requests = [naive.Request(f"r{i}", prompt, output) for i, (_, prompt, output) in enumerate(rows)]
     arriving = [(row[0], request) for row, request in zip(rows, requests, strict=True)]
-    busy_s = naive.by_time(settings_of(engine(**fields)[0]), arriving, lambda features: time_of(features, fields))
+    record = engine(**fields)[0]
+    busy_s = naive.by_time(settings_of(record), arriving, timed_by(record))
+    assert_same_instants(run(arrivals(rows), engine(**fields)), requests, busy_s)
+
+
+@given(workloads())
+@settings(max_examples=100, deadline=None)
+def test_m15_with_all_options_too(work: Workload) -> None:
+    """Thresholds, priorities, prefix caching, adapters, grammars, drafts and answers that end of themselves, all at once."""
+    assert_same_run(work)
+
+
+@pytest.mark.parametrize("async_scheduling", [0, 1])
+@pytest.mark.parametrize("num_drafts", [0, 2])
+def test_m15_with_answers_longer_than_the_calendar_of_last_tokens(async_scheduling: int, num_drafts: int) -> None:
+    """Three priorities and answers of up to 2,500 tokens, whose clients would take 3,000; a cache for about two of them.
+
+    The calendar of last tokens reaches 1,024 steps. The counts say that the comparison has teeth.
+    """
+    random = np.random.default_rng(8)
+    lengths = zip(random.integers(1, 200, 8).tolist(), random.integers(800, 2500, 8).tolist(), strict=True)
+    work = Workload(
+        {
+            "max_num_seqs": 6,
+            "max_num_batched_tokens": 64,
+            "block_size": 8,
+            "num_usable_blocks": 700,
+            "max_model_len": 3300,
+            "schedules_by_priority": 1,
+            "async_scheduling": async_scheduling,
+            "num_speculative_tokens": num_drafts,
+            "acceptance_rate": 0.5,
+            **FULL_STEP,
+        },
+        [(20.0 * i, prompt, output, i % 3) for i, (prompt, output) in enumerate(lengths)],
+        [(1, 0, 3000, 0.0), (0, 0, 0, 0.0), (2, 0, 3000, 0.0)],
+        [],
+        timeline_interval_s=1000.0,
+    )
+    ran = assert_same_run(work)
+    assert ran.plane.fleet.replicas.num_steps[0] > 2 * 1024
+    assert ran.requests.num_preemptions.sum() >= 5
+
+
+def assert_same_run(work: Workload) -> Ran:
+    """Runs a workload here and on the naive engine, compares all they tell, and returns ours."""
+    requests = [as_naive(work, i) for i in range(len(work.rows))]
+    arriving = [(row[0], request) for row, request in zip(work.rows, requests, strict=True)]
+    record = engine(**work.engine)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(naive, "Scheduler", Counting)
+        busy_s = naive.by_time(settings_of(record), arriving, timed_by(record))
+    ran = work.run()
+    assert_same_instants(ran, requests, busy_s)
+    return ran
+
+
+class Counting(naive.Scheduler):
+    """Tells a step-time model of a step's adapters and grammars as well."""
+
+    def schedule(self, now: float) -> Step:
+        step = super().schedule(now)
+        num_masks = sum(request.grammar_ready_at > -math.inf for request in self.running)
+        more = {"num_adapters": len(step.loras), "num_masks": num_masks}
+        features = step.features
+        step.features = lambda: features() | more  # type: ignore[method-assign]
+        return step
+
+
+def as_naive(work: Workload, i: int) -> naive.Request:
+    """The `i`-th request as the naive engine is told it; a grammar is compiled when its class comes for the first time."""
+    _, num_prompt_tokens, num_output_tokens, class_id = work.rows[i]
+    priority, adapter, max_tokens, grammar_s = work.classes[class_id]
+    first_at_s = next(row[0] for row in work.rows if row[3] == class_id)
+    rate, num_drafts = work.engine["acceptance_rate"], work.engine["num_speculative_tokens"]
+    return naive.Request(
+        f"r{i:04}",
+        num_prompt_tokens,
+        num_output_tokens,
+        max_tokens=max_tokens or None,
+        priority=priority,
+        lora=adapter,
+        grammar_ready_at=first_at_s + grammar_s if grammar_s else -math.inf,
+        tokens=tokens_of(i, work.segments[i]) if work.segments else None,
+        num_accepted=lambda known: accepted_drafts(i, known, rate, num_drafts),
+    )
+
+
+def tokens_of(i: int, segments: list[tuple[int, int]]) -> Callable[[int], Hashable]:
+    """What is at each position: a position of a stream, and behind all segments something of the request's own."""
+    tokens = [(content, position) for content, num_tokens in segments for position in range(num_tokens)]
+    return lambda position: tokens[position] if position < len(tokens) else ("own", i, position)
+
+
+def assert_same_instants(ran: Ran, requests: list[naive.Request], busy_s: float) -> None:
+    """What every request got and when, and all gaps between tokens; drafts accepted in one step come out at one instant."""
     assert ran.requests.scheduled_at_s.tolist() == [request.scheduled_at_s for request in requests]
     assert ran.requests.first_token_at_s.tolist() == [request.token_at_s[0] for request in requests]
     assert ran.requests.finished_at_s.tolist() == [request.token_at_s[-1] for request in requests]
     assert ran.requests.num_preemptions.tolist() == [request.num_preemptions for request in requests]
-    gaps_s = [b - a for request in requests for a, b in zip(request.token_at_s, request.token_at_s[1:], strict=False)]
-    assert ran.plane.fleet.itl_counts.sum() == len(gaps_s)
-    assert ran.plane.fleet.itl_sums[0, 2] == pytest.approx(max(gaps_s, default=0.0))
-    assert ran.plane.fleet.itl_sums[0, 1] == pytest.approx(sum(gap_s**2 for gap_s in gaps_s))
-    assert ran.plane.fleet.replicas.busy_s[0] == busy_s
+    assert ran.requests.num_cached_tokens.tolist() == [request.num_cached_tokens for request in requests]
+    assert ran.requests.num_generated_tokens.tolist() == [len(request.token_at_s) for request in requests]
+    fleet = ran.plane.fleet
+    assert fleet.replicas.num_delivered_tokens[0] == sum(len(request.token_at_s) for request in requests)
+    gaps_s = [b - a for request in requests for a, b in itertools.pairwise(request.token_at_s)]
+    bins = np.array([itl_bin(gap_s) for gap_s in gaps_s], np.int64)
+    assert fleet.itl_counts[0].tolist() == np.bincount(bins, minlength=NUM_ITL_BINS).tolist()
+    assert fleet.itl_sums[0].tolist() == pytest.approx([sum(gaps_s), sum(g**2 for g in gaps_s), max(gaps_s, default=0.0)])
+    assert fleet.replicas.busy_s[0] == busy_s
 
 
-def time_of(features: dict[str, float], fields: dict[str, Any]) -> float:
-    batch = records(BATCH, 1)
-    for name, value in features.items():
-        batch[name] = value
-    return float(step_time(batch[0], engine(**fields)[0]))
+def timed_by(record: Any) -> Callable[[dict[str, float]], float]:
+    """Returns our step time as a function of the features that the naive engine counts."""
+    batch = records(BATCH, 1)[0]
+
+    def seconds(features: dict[str, float]) -> float:
+        for name, value in features.items():
+            batch[name] = value
+        return float(step_time(batch, record))
+
+    return seconds
 
 
 @pytest.mark.parametrize("async_scheduling", [0, 1])

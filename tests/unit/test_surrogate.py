@@ -43,6 +43,7 @@ CHANGES: dict[str, Any] = {
     "speculative_method": "ngram",
     "acceptance_rate": 0.5,
     "draft_s": 1e-3,
+    "jump_forward": True,
     "batching": "orca",
     "vllm_version": "0.30",
     "enforce_eager": True,
@@ -55,6 +56,7 @@ def test_e31_accepted_option_without_effect(option: str) -> None:
     """That it is in the record; what each one does to a run is in test_scheduler_options.py."""
     base: dict[str, Any] = {"tensor_parallel_size": 4} if option.startswith("link") else {}
     base |= {"num_speculative_tokens": 2} if option == "speculative_method" else {}
+    base |= {"async_scheduling": False} if option == "jump_forward" else {}
     changed = Surrogate(**{**base, option: CHANGES[option]}).engine(SMALL, LARGE)
     assert changed.tobytes() != Surrogate(**base).engine(SMALL, LARGE).tobytes()
 
