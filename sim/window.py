@@ -3,6 +3,8 @@
 Memory follows the spread of the ids in flight, not the length of the trace.
 """
 
+import mmap
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +37,7 @@ from sim.records import (
 )
 
 _SMALLEST_RING = 1 << 12
+_MAP_NORESERVE = 0x4000  # Linux on x86 and ARM; Python 3.11 has no name for it
 NO_SEGMENTS = np.zeros(0, SEGMENT)
 
 
@@ -80,7 +83,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         lore=records(LORE, num_slots, max(classes.size, int(classes["adapter"].max()) + 1)),
         blocks=records(BLOCK, num_caching_slots, max(num_blocks, 1)),
         buckets=np.full((num_caching_slots, 1 << max(num_blocks, 1).bit_length()), NONE, np.int32),
-        tables=np.zeros((num_caching_slots, max(num_rows, 1), longest + 2), np.int32),
+        tables=_untouched(num_caching_slots, max(num_rows, 1), longest + 2),
         batches=records(BATCH, num_slots, 2),
         engines=engines,
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
@@ -93,6 +96,18 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),
         itl_sums=np.zeros((engines.size, 3)),
     )
+
+
+def _untouched(*shape: int) -> Any:
+    """Returns zeroed 32-bit integers that take memory only where they are written, a page at a time.
+
+    A block table has room for the longest sequence in every row, and few are that long: for a thousand replicas the room is
+    more than a machine has, and Linux would refuse to promise it.
+    """
+    if sys.platform != "linux":
+        return np.zeros(shape, np.int32)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, 4 * int(np.prod(shape)), flags=flags), np.int32).reshape(shape)
 
 
 def _winner_tree(num_leaves: int) -> np.ndarray[Any, Any]:
