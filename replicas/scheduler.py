@@ -89,6 +89,7 @@ def schedule_in_bulk(fleet: Fleet, r: int, residue: int) -> None:
         i = replica.running.tail
         num_decodes = fleet.batches[r, replica.num_steps & 1].num_decodes
         chunk = chunk_of(fleet, r, i, engine.max_num_batched_tokens - num_decodes)
+        fleet.requests[slot_of(fleet, i)].num_new_tokens = chunk
         if chunk > 0:
             allocate_chunk(fleet, r, i, chunk)
             schedule_chunk(fleet, r, i, chunk)
