@@ -19,9 +19,11 @@ def threshold_of(fleet: Fleet, r: int) -> int:
     A long prefill is cut so that it does not starve the others. One that is alone is not, since vLLM 0.32.
     """
     load, engine = fleet.loads[r], fleet.engines[fleet.replicas[r].pool]
-    is_alone = load.num_running + load.num_waiting == 1
-    if engine.long_prefill_token_threshold == 0 or (is_alone and not engine.threshold_binds_alone):
+    num_requests = load.num_running + load.num_waiting
+    if engine.long_prefill_token_threshold == 0 or (num_requests == 1 and not engine.threshold_binds_alone):
         return engine.max_model_len
+    if engine.long_prefill_token_threshold_adaptive:
+        return max(engine.long_prefill_token_threshold, engine.max_num_batched_tokens // num_requests)
     return engine.long_prefill_token_threshold
 
 

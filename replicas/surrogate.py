@@ -57,6 +57,9 @@ class Surrogate(Params):
     long_prefill_token_threshold: int = Field(
         default=0, ge=0, description="Most tokens of one prompt in a step while others wait or run; 0 = no limit."
     )
+    long_prefill_token_threshold_adaptive: bool = Field(
+        default=False, description="Do not cut a prompt below an even share of max_num_batched_tokens among all requests."
+    )
     scheduling_policy: Literal["fcfs", "priority", "lpm"] = Field(
         default="fcfs",
         description="Who is admitted first: by arrival, by the priority of `classes` (who is then also preempted last), or as "
@@ -174,6 +177,7 @@ class Surrogate(Params):
             "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
             "async_scheduling": self.async_scheduling,
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
+            "long_prefill_token_threshold_adaptive": self.long_prefill_token_threshold_adaptive,
             "threshold_binds_alone": self.vllm_version == "0.30",
             "schedules_by_priority": self.scheduling_policy == "priority",
             "schedules_by_prefix": self.scheduling_policy == "lpm",

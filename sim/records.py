@@ -233,6 +233,7 @@ ENGINE = np.dtype(
         ("scheduler_reserve_full_isl", "i8"),
         ("async_scheduling", "i8"),
         ("long_prefill_token_threshold", "i8"),  # 0 = none
+        ("long_prefill_token_threshold_adaptive", "i8"),  # not below an even share of the budget
         ("threshold_binds_alone", "i8"),  # vLLM 0.30
         ("schedules_by_priority", "i8"),
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match

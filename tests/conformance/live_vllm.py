@@ -70,6 +70,7 @@ def vllm_config(workload: dict[str, Any], model_config: Any) -> Any:
             is_encoder_decoder=False,
             enable_chunked_prefill=arguments.get("enable_chunked_prefill", True),
             long_prefill_token_threshold=arguments.get("long_prefill_token_threshold", 0),
+            long_prefill_token_threshold_adaptive=arguments.get("long_prefill_token_threshold_adaptive", False),
             watermark=arguments.get("watermark", 0.0),
             scheduler_reserve_full_isl=arguments.get("scheduler_reserve_full_isl", True),
             policy=arguments.get("scheduling_policy", "fcfs"),

@@ -32,8 +32,8 @@ MORE_COMPARED = ("loop_step", "cached", "drafts")  # where the recording tells t
 MODELLED = {
     "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "watermark", "max_model_len",
     "enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling", "long_prefill_token_threshold",
-    "scheduling_policy", "enable_prefix_caching", "max_loras", "num_speculative_tokens", "speculative_method",
-    "acceptance_rate",
+    "long_prefill_token_threshold_adaptive", "scheduling_policy", "enable_prefix_caching", "max_loras",
+    "num_speculative_tokens", "speculative_method", "acceptance_rate",
 }  # fmt: skip
 WITHOUT_EFFECT = {
     "model", "load_format", "skip_tokenizer_init", "dtype", "enforce_eager", "seed", "scheduler_cls", "disable_log_stats",
@@ -61,6 +61,7 @@ def engine_of(workload: dict[str, Any]) -> Any:
     engine.scheduler_reserve_full_isl = arguments.get("scheduler_reserve_full_isl", True)
     engine.async_scheduling = arguments.get("async_scheduling", False)
     engine.long_prefill_token_threshold = arguments.get("long_prefill_token_threshold", 0)
+    engine.long_prefill_token_threshold_adaptive = arguments.get("long_prefill_token_threshold_adaptive", False)
     engine.schedules_by_priority = arguments.get("scheduling_policy", "fcfs") == "priority"
     engine.enable_prefix_caching = arguments.get("enable_prefix_caching", False)
     engine.max_loras = arguments.get("max_loras", 0)

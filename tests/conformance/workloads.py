@@ -122,6 +122,8 @@ def engine_arguments(rng: np.random.Generator, drawn: set[str]) -> dict[str, Any
         arguments["long_prefill_token_threshold"] = int(rng.integers(3, 40))
         if "ngram" in drawn:
             arguments["long_prefill_token_threshold"] += MAX_DRAFTS  # see shortest_prompt
+        if rng.random() < 0.3:
+            arguments["long_prefill_token_threshold_adaptive"] = True
     if "watermark" in drawn:
         arguments["watermark"] = float(rng.choice([0.02, 0.05, 0.1, 0.25]))
     if "reserve_off" in drawn:

@@ -35,6 +35,7 @@ CHANGES: dict[str, Any] = {
     "cpu_s": 1e-3,
     "cpu_s_per_request": 2e-5,
     "long_prefill_token_threshold": 512,
+    "long_prefill_token_threshold_adaptive": True,
     "scheduling_policy": "priority",
     "enable_prefix_caching": True,
     "max_loras": 4,
