@@ -92,7 +92,8 @@ class Surrogate(Params):
         "not split prompts: orca admits whenever a request leaves, static only when all have.",
     )
     vllm_version: Literal["0.30", "0.32"] = Field(
-        default="0.32", description="Whose scheduler it follows, where they differ: docs/fidelity.md says how."
+        default="0.32",
+        description="Whose scheduler it follows: 0.30 also cuts a long prompt that is alone. docs/fidelity.md has more.",
     )
     watermark: float = Field(default=0.0, ge=0, lt=1, description="Share of the KV blocks kept free at admission.")
     async_scheduling: bool = Field(default=True, description="Plan the next step while the GPU runs this one.")

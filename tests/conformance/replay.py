@@ -62,6 +62,7 @@ def engine_of(workload: dict[str, Any]) -> Any:
     engine.async_scheduling = arguments.get("async_scheduling", False)
     engine.long_prefill_token_threshold = arguments.get("long_prefill_token_threshold", 0)
     engine.long_prefill_token_threshold_adaptive = arguments.get("long_prefill_token_threshold_adaptive", False)
+    engine.threshold_binds_alone = workload.get("vllm_version", "0.32.0").startswith("0.30.")
     engine.schedules_by_priority = arguments.get("scheduling_policy", "fcfs") == "priority"
     engine.enable_prefix_caching = arguments.get("enable_prefix_caching", False)
     engine.max_loras = arguments.get("max_loras", 0)
