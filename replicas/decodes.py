@@ -157,13 +157,28 @@ def start_growing(fleet: Fleet, r: int, i: int) -> None:
     growing = fleet.growing[r, growth_residue(fleet.requests[slot_of(fleet, i)], engine.block_size)]
     growing.num_decodes += 1
     if engine.enable_prefix_caching:
-        sequence = sequence_of(fleet, i)
-        sequence.growing_previous, sequence.growing_next = growing.tail, NONE
-        if growing.tail == NONE:
-            growing.head = i
-        else:
-            sequence_of(fleet, growing.tail).growing_next = i
+        insert_by_admission(fleet, growing, i)
+
+
+@verb
+def insert_by_admission(fleet: Fleet, growing: Any, i: int) -> None:
+    """Puts a decode among those that grow with it, in order of admission: vLLM gives and registers blocks in that order.
+
+    It began to decode as the last of them, and nearly always was admitted as the last.
+    """
+    sequence = sequence_of(fleet, i)
+    before, after = growing.tail, NONE
+    while before != NONE and sequence_of(fleet, before).admission > sequence.admission:
+        before, after = sequence_of(fleet, before).growing_previous, before
+    sequence.growing_previous, sequence.growing_next = before, after
+    if before == NONE:
+        growing.head = i
+    else:
+        sequence_of(fleet, before).growing_next = i
+    if after == NONE:
         growing.tail = i
+    else:
+        sequence_of(fleet, after).growing_previous = i
 
 
 @verb
