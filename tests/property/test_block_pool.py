@@ -19,7 +19,9 @@ from tests import caches
 from tests.property.naive_cache import Pool
 
 NUM_ROWS = 5
-LONGEST = 40
+LONGEST = 20
+CONTENTS: tuple[list[tuple[int, int]], ...] = ([(0, 20)], [(0, 3), (1, 20)], [(0, 3), (1, 4), (0, 20)], [(1, 20)], [(0, 7)], [])
+"""Beginnings that are alike for 0, 3, 7 or all tokens; some differ within a block, and some end before the prompt does."""
 
 
 class Known:
@@ -42,7 +44,7 @@ class Pools(RuleBasedStateMachine):
 
     @initialize(
         block_size=st.integers(1, 4),
-        num_blocks=st.integers(1, 20),
+        num_blocks=st.integers(4, 20),
         drops_last_hit=st.booleans(),
     )
     def start(self, block_size: int, num_blocks: int, drops_last_hit: bool) -> None:
@@ -74,30 +76,27 @@ class Pools(RuleBasedStateMachine):
         hits = self.naive.hits(one.keys(self.block_size, one.num_tokens - 1))
         return hits[:-1] if self.drops_last_hit else hits
 
-    @rule(
-        adapter=st.integers(0, 1),
-        segments=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 12)), max_size=4),
-        num_tokens=st.integers(1, LONGEST),
-    )
+    @rule(adapter=st.sampled_from([0, 0, 0, 1]), segments=st.sampled_from(CONTENTS), num_tokens=st.integers(1, LONGEST))
     def arrives(self, adapter: int, segments: list[tuple[int, int]], num_tokens: int) -> None:
         self.known.append(Known(adapter, segments, num_tokens))
         self.fleet = caches.with_request(self.fleet, num_tokens, segments, class_id=adapter)
 
+    @rule(segments=st.sampled_from(CONTENTS), num_tokens=st.integers(1, LONGEST))
+    def is_served(self, segments: list[tuple[int, int]], num_tokens: int) -> None:
+        """Comes, gets all that it needs if that is free, fills it and goes."""
+        self.arrives(0, segments, num_tokens)
+        i = len(self.known) - 1
+        if self.is_admitted(i, -(-num_tokens // self.block_size)):
+            self.has_computed(i, num_tokens)
+            self.lets_go(i)
+
     @precondition(lambda self: any(not one.is_running for one in self.known))
     @rule(data=st.data())
     def is_admitted_if_it_fits(self, data: st.DataObject) -> None:
-        """With its hits and some blocks more. One row of the table stays free, for looking up."""
+        """With its hits and some blocks more; it may have been here before."""
         i = self.a_request(data, is_running=False)
-        one, num_running = self.known[i], sum(one.is_running for one in self.known)
-        hits, num_hits = self.naive_hits(one), caches.look_up_hits(self.fleet, i)
-        num_blocks = data.draw(st.integers(num_hits, -(-one.num_tokens // self.block_size)), "blocks")
-        needed = num_blocks - num_hits + caches.count_free_hits(self.fleet, num_hits)
-        assert needed == self.naive.num_needed(hits, num_blocks)
-        if num_running + 1 < NUM_ROWS and needed <= len(self.naive.free):
-            one.is_running, one.blocks = True, self.naive.take(hits, num_blocks)
-            caches.begin(self.fleet, i, num_hits)
-            caches.grow(self.fleet, i, num_hits, num_blocks - num_hits)
-            self.meet(i, num_hits)
+        num_hits, num_all = len(self.naive_hits(self.known[i])), -(-self.known[i].num_tokens // self.block_size)
+        self.is_admitted(i, data.draw(st.sampled_from([num_hits, (num_hits + num_all) // 2, num_all]), "blocks"))
 
     @precondition(lambda self: any(one.is_running for one in self.known))
     @rule(data=st.data())
@@ -105,8 +104,7 @@ class Pools(RuleBasedStateMachine):
         i = self.a_request(data, is_running=True)
         one = self.known[i]
         room = min(-(-one.num_tokens // self.block_size) - len(one.blocks), len(self.naive.free))
-        num_more = data.draw(st.integers(0, max(room, 0)), "blocks")
-        num_held = len(one.blocks)
+        num_held, num_more = len(one.blocks), data.draw(st.integers(0, room), "blocks")
         caches.grow(self.fleet, i, num_held, num_more)
         one.blocks += self.naive.take([], num_more)
         self.meet(i, num_held)
@@ -116,16 +114,34 @@ class Pools(RuleBasedStateMachine):
     def registers(self, data: st.DataObject) -> None:
         """What fills the blocks it holds, or a part of it that may end within a block."""
         i = self.a_request(data, is_running=True)
-        one = self.known[i]
-        num_tokens = data.draw(st.integers(0, min(len(one.blocks) * self.block_size, one.num_tokens)), "tokens")
-        caches.register(self.fleet, i, num_tokens)
-        self.naive.register(one.blocks, one.keys(self.block_size, num_tokens))
+        num_tokens = min(len(self.known[i].blocks) * self.block_size, self.known[i].num_tokens)
+        self.has_computed(i, data.draw(st.sampled_from([num_tokens, num_tokens // 2]), "tokens"))
 
     @precondition(lambda self: any(one.is_running for one in self.known))
     @rule(data=st.data())
     def goes(self, data: st.DataObject) -> None:
         """It has finished, or is preempted and may come back."""
-        i = self.a_request(data, is_running=True)
+        self.lets_go(self.a_request(data, is_running=True))
+
+    def is_admitted(self, i: int, num_blocks: int) -> bool:
+        """Gives a request `num_blocks`, hits among them, if they are free. One row of the table stays free, for looking up."""
+        one, num_running = self.known[i], sum(one.is_running for one in self.known)
+        hits, num_hits = self.naive_hits(one), caches.look_up_hits(self.fleet, i)
+        needed = num_blocks - num_hits + caches.count_free_hits(self.fleet, num_hits)
+        assert needed == self.naive.num_needed(hits, num_blocks)
+        if num_running + 1 == NUM_ROWS or needed > len(self.naive.free):
+            return False
+        one.is_running, one.blocks = True, self.naive.take(hits, num_blocks)
+        caches.begin(self.fleet, i, num_hits)
+        caches.grow(self.fleet, i, num_hits, num_blocks - num_hits)
+        self.meet(i, num_hits)
+        return True
+
+    def has_computed(self, i: int, num_tokens: int) -> None:
+        caches.register(self.fleet, i, num_tokens)
+        self.naive.register(self.known[i].blocks, self.known[i].keys(self.block_size, num_tokens))
+
+    def lets_go(self, i: int) -> None:
         one = self.known[i]
         caches.release(self.fleet, i, len(one.blocks))
         self.naive.release(one.blocks)
