@@ -15,7 +15,6 @@ from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, ROUTER_SIGNATURE, Fleet, R
 from sim.window import NO_SEGMENTS, load, new_fleet, take_ended
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
-_count_unrouted, _recount, _clear = entry_point(count_unrouted), entry_point(recount), entry_point(clear)
 
 
 class DataPlane:
@@ -96,7 +95,7 @@ class DataPlane:
         replica, gauges = fleet.replicas[slot], fleet.loads[slot]
         clock.now_s = max(clock.now_s, now_s)
         gauges.num_usable_blocks = fleet.engines[replica.pool].num_usable_blocks
-        _clear(fleet, slot)
+        clear(fleet, slot)
         replica.machine, replica.is_open, replica.is_draining = machine, 1, 0
         replica.last_step_ended_at_s = now_s
         fleet.seen[slot] = gauges
@@ -118,7 +117,7 @@ class DataPlane:
     def unrouted(self, pool: int) -> tuple[int, int]:
         """Returns how many requests wait for a replica that this pool could serve, and their prompt tokens."""
         counts = np.zeros(2, np.int64)
-        _count_unrouted(self.fleet, pool, counts)
+        count_unrouted(self.fleet, pool, counts)
         return int(counts[0]), int(counts[1])
 
     def close(self, slot: int) -> bool:
@@ -148,5 +147,5 @@ class DataPlane:
         """Returns (num_slots, 5) integers counted anew: running, waiting, held blocks, held tokens, waiting tokens."""
         counts = np.zeros((self.fleet.replicas.size, 5), np.int64)
         for slot in np.flatnonzero(np.asarray(self.fleet.replicas["machine"]) != NONE):
-            _recount(self.fleet, int(slot), counts[slot])
+            recount(self.fleet, int(slot), counts[slot])
         return counts

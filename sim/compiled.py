@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import numba as nb
 import numpy as np
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 _ROOT = Path(__file__).parents[1]
 _WITH_COMPILED_CODE = ("sim", "replicas", "routers")
@@ -40,8 +42,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Reference counting is off (`_nrt`, private to numba, hence the pinned range in pyproject.toml): compiled code
 # allocates nothing, and the small functions below cost nothing to call. Without it they are eight times slower.
 _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
-# What only compiled code calls needs no door to Python; to unpack a fleet there would take half of all compile time.
-_INNER_OPTIONS: dict[str, Any] = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# What only compiled code calls needs no door to Python.
+_NO_DOORS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+class _PartLibrary(JITCodeLibrary):
+    """The code of a verb. It never runs by itself: it is linked into the loops that call it, and optimised there."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class _PartCompiler(Compiler):
+    """Compiles a verb up to its LLVM code; to make machine code of each would take a third of all compile time."""
+
+    def compile_extra(self, function: Callable[..., Any]) -> Any:
+        """Returns numba's result for the function; where its address would be, a builtin that does not take its arguments."""
+        context = self.state.targetctx
+        self.state.library = _PartLibrary(context.codegen(), function.__qualname__)
+        self.state.flags.no_compile = True
+        no_door = dict[str, str]().__getitem__  # another one each time: the verb is known by it
+        result = super().compile_extra(function)._replace(entry_point=no_door)
+        context.insert_user_function(no_door, result.fndesc, [result.library])
+        return result
 
 
 def _takes_fleet(function: Callable[..., Any]) -> bool:
@@ -53,12 +80,14 @@ def verb(function: F) -> F:
 
     Python must not call one that takes a fleet: it has no door.
     """
-    return nb.njit(forceinline=True, **(_INNER_OPTIONS if _takes_fleet(function) else _OPTIONS))(function)
+    if not _takes_fleet(function):
+        return nb.njit(forceinline=True, **_OPTIONS)(function)
+    return nb.njit(forceinline=True, pipeline_class=_PartCompiler, **(_OPTIONS | _NO_DOORS | {"cache": False}))(function)
 
 
 def rare(function: F) -> F:
     """Marks a function over a fleet that compiled code calls, but not in every step; out of line, it compiles faster."""
-    return nb.njit(**_INNER_OPTIONS)(function)
+    return nb.njit(**_OPTIONS, **_NO_DOORS)(function)
 
 
 def loop(*signature: Any) -> Callable[[F], F]:
@@ -74,7 +103,7 @@ def loop(*signature: Any) -> Callable[[F], F]:
 def entry_point(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns what runs behind a compiled loop, for callers that always pass the types of its one signature.
 
-    Looking at the types of twenty arrays takes longer than a short run of the loop.
+    Working out the type of a router's address takes longer than a short run of the loop.
     """
     overloads = getattr(function, "overloads", None)
     return next(iter(overloads.values())).entry_point if overloads else function

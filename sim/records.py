@@ -1,13 +1,16 @@
 """The record arrays that both planes share: every field once, with its unit.
 
-Compiled code and Python see the same memory. A `Fleet` is one tuple of arrays; verbs take it and change it in place.
+Compiled code and Python see the same memory. A `Fleet` is a bundle of arrays; verbs take it and change it in place.
 Ids and indices are -1 (`NONE`) when absent; instants are NaN (`NEVER`) until they happen.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numba as nb
 import numpy as np
+
+from sim.bundle import Bundle, BundleType
 
 NONE = -1
 NEVER = np.nan
@@ -195,7 +198,7 @@ REPLICA = np.dtype(
         ("woken_at_s", "f8"),  # when a request last found it idle
         ("num_idle_with_work", "i8"),  # invariant 6; stays 0
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
-        ("free_row", "i4"),  # head of the list of free rows of the block table, linked through their last entries
+        ("free_row", "i4"),  # head of the list of free rows of the block table, each with the next in its last entry
         ("num_admissions", "i4"),
     ],
     align=True,
@@ -302,33 +305,34 @@ CLOCK = np.dtype(
 REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE = range(6)
 
 
-class Fleet(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Fleet(Bundle):
     """All state of the data plane. Request `id` lives in `requests[id & (requests.size - 1)]` while it is in the window."""
 
-    clock: Any  # (1,) CLOCK
-    requests: Any  # (power of two,) REQUEST: a ring over the ids in flight
-    asking: Any  # (1,) REQUEST_VIEW: the request now being routed
-    replicas: Any  # (num_slots,) REPLICA
-    loads: Any  # (num_slots,) LOAD
-    seen: Any  # (num_slots,) LOAD, the router's copy; the same array as `loads` when nothing is stale
-    sequences: Any  # (power of two,) SEQUENCE: a ring like `requests`, or one for all where nothing needs it
-    segments: Any  # (power of two,) SEGMENT: a ring over the segments of the requests in the window
-    classes: Any  # (num_classes,) CLASS
-    lore: Any  # (num_slots, number of classes or adapters + 1) LORE
-    blocks: Any  # (num_slots, num_blocks) BLOCK
-    buckets: Any  # (num_slots, power of two) head of the list of registered blocks whose keys end alike
-    tables: Any  # (num_slots, max_num_seqs, longest sequence) blocks of each running request; a free row's last entry: the next
-    batches: Any  # (num_slots, 2) BATCH: the running step and the planned one, by step number & 1
-    engines: Any  # (num_pools,) ENGINE
-    due: Any  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of requests whose last token comes at that step
-    growing: Any  # (num_slots, largest block_size) GROWTH: the decodes that need a block at steps of that residue
-    sent: Any  # (num_pools,) requests routed to each pool so far
-    ready: Any  # (num_slots,) slots that take requests, in the order they became ready
-    offered: Any  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
-    next_end_at_s: Any  # (num_slots,) end of the running step; inf when idle
-    earliest: Any  # (2 * power of two,) winner tree over next_end_at_s
-    itl_counts: Any  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
-    itl_sums: Any  # (num_pools, 3) sum, sum of squares, maximum, in seconds
+    clock: Annotated[Any, CLOCK, 1]  # (1,)
+    requests: Annotated[Any, REQUEST, 1]  # (power of two,) a ring over the ids in flight
+    asking: Annotated[Any, REQUEST_VIEW, 1]  # (1,) the request now being routed
+    replicas: Annotated[Any, REPLICA, 1]  # (num_slots,)
+    loads: Annotated[Any, LOAD, 1]  # (num_slots,)
+    seen: Annotated[Any, LOAD, 1]  # (num_slots,) the router's copy; the same array as `loads` when nothing is stale
+    sequences: Annotated[Any, SEQUENCE, 1]  # (power of two,) a ring like `requests`, or one for all where nothing needs it
+    segments: Annotated[Any, SEGMENT, 1]  # (power of two,) a ring over the segments of the requests in the window
+    classes: Annotated[Any, CLASS, 1]  # (num_classes,)
+    lore: Annotated[Any, LORE, 2]  # (num_slots, number of classes or adapters + 1)
+    blocks: Annotated[Any, BLOCK, 2]  # (num_slots, num_blocks)
+    buckets: Annotated[Any, "i4", 2]  # (num_slots, power of two) head of the list of registered blocks whose keys end alike
+    tables: Annotated[Any, "i4", 3]  # (num_slots, max_num_seqs, longest sequence) blocks of each running request
+    batches: Annotated[Any, BATCH, 2]  # (num_slots, 2) the running step and the planned one, by step number & 1
+    engines: Annotated[Any, ENGINE, 1]  # (num_pools,)
+    due: Annotated[Any, "i4", 2]  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of last tokens due at a step
+    growing: Annotated[Any, GROWTH, 2]  # (num_slots, largest block_size) by the residue of the steps at which they need a block
+    sent: Annotated[Any, "i8", 1]  # (num_pools,) requests routed to each pool so far
+    ready: Annotated[Any, "i8", 1]  # (num_slots,) slots that take requests, in the order they became ready
+    offered: Annotated[Any, "i8", 1]  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
+    next_end_at_s: Annotated[Any, "f8", 1]  # (num_slots,) end of the running step; inf when idle
+    earliest: Annotated[Any, "i8", 1]  # (2 * power of two,) winner tree over next_end_at_s
+    itl_counts: Annotated[Any, "i8", 2]  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
+    itl_sums: Annotated[Any, "f8", 2]  # (num_pools, 3) sum, sum of squares, maximum, in seconds
 
 
 CALENDAR = 1024
@@ -338,40 +342,19 @@ CALENDAR_PADDING = 16
 """One cache line more in each replica's row. Rows a power of two apart would compete for the same few places in the cache."""
 
 
-class RouterState(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RouterState(Bundle):
     """A router's memory between requests."""
 
-    random: Any  # (2,) i8: the state of its own random numbers
-    drawn: Any  # (num_slots,) i8: scratch for the candidates drawn for one request
-    memory: Any  # (16,) i8: whatever a policy wants to remember; zero at the start
-    options: Any  # (16,) f8: the policy's parameters
+    random: Annotated[Any, "i8", 1]  # (2,) the state of its own random numbers
+    drawn: Annotated[Any, "i8", 1]  # (num_slots,) scratch for the candidates drawn for one request
+    memory: Annotated[Any, "i8", 1]  # (16,) whatever a policy wants to remember; zero at the start
+    options: Annotated[Any, "f8", 1]  # (16,) the policy's parameters
 
 
-FLEET_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
-    (
-        *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (CLOCK, REQUEST, REQUEST_VIEW, REPLICA, LOAD, LOAD)),
-        *(nb.types.Array(nb.from_dtype(dtype), 1, "C") for dtype in (SEQUENCE, SEGMENT, CLASS)),
-        *(nb.types.Array(nb.from_dtype(dtype), 2, "C") for dtype in (LORE, BLOCK)),
-        nb.types.int32[:, ::1],
-        nb.types.int32[:, :, ::1],
-        nb.types.Array(nb.from_dtype(BATCH), 2, "C"),
-        nb.types.Array(nb.from_dtype(ENGINE), 1, "C"),
-        nb.types.int32[:, ::1],
-        nb.types.Array(nb.from_dtype(GROWTH), 2, "C"),
-        nb.types.int64[::1],
-        nb.types.int64[::1],
-        nb.types.int64[::1],
-        nb.types.float64[::1],
-        nb.types.int64[::1],
-        nb.types.int64[:, ::1],
-        nb.types.float64[:, ::1],
-    ),
-    Fleet,
-)
+FLEET_TYPE = BundleType(Fleet)
 LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
-ROUTER_STATE_TYPE = nb.types.NamedTuple(  # type: ignore[no-untyped-call]
-    (nb.types.int64[::1], nb.types.int64[::1], nb.types.int64[::1], nb.types.float64[::1]), RouterState
-)
+ROUTER_STATE_TYPE = BundleType(RouterState)
 ROUTER_SIGNATURE = nb.types.int64(
     LOADS_TYPE, nb.types.int64[::1], nb.types.Array(nb.from_dtype(REQUEST_VIEW), 1, "C"), ROUTER_STATE_TYPE
 )

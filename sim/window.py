@@ -6,6 +6,7 @@ Memory follows the spread of the ids in flight, not the length of the trace.
 import mmap
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numba as nb
@@ -206,9 +207,9 @@ def _grown(fleet: Fleet, num_needed: int) -> Fleet:
         return fleet
     size = 1 << (num_needed - 1).bit_length()
     first, last = int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)
-    fleet = fleet._replace(requests=_in_larger_ring(fleet.requests, size, first, last))
+    fleet = replace(fleet, requests=_in_larger_ring(fleet.requests, size, first, last))
     if fleet.sequences.size > 1:
-        fleet = fleet._replace(sequences=_in_larger_ring(fleet.sequences, size, first, last))
+        fleet = replace(fleet, sequences=_in_larger_ring(fleet.sequences, size, first, last))
     return fleet
 
 
@@ -221,7 +222,7 @@ def _with_segments(fleet: Fleet, segments: Any) -> Fleet:
     if last + len(segments) - first > ring.size:
         ring = _in_larger_ring(ring, 1 << (last + len(segments) - first - 1).bit_length(), first, last)
     ring[np.arange(last, last + len(segments)) & (ring.size - 1)] = segments
-    return fleet._replace(segments=ring)
+    return replace(fleet, segments=ring)
 
 
 def _in_larger_ring(ring: Any, size: int, first: int, last: int) -> Any:
