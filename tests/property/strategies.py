@@ -90,18 +90,20 @@ class Workload:
 
     engine: dict[str, Any]
     rows: list[tuple[float, int, int, int]]  # (arrived_at_s, prompt tokens, output tokens, class)
-    classes: list[tuple[int, int, int, float]]  # (priority, adapter, max_tokens, grammar_s)
+    classes: list[tuple[Any, ...]]  # (priority, adapter, max_tokens, grammar_s), as in `tests.fleets.classes`
     segments: list[list[tuple[int, int]]]  # of each request: (content, tokens)
     timeline_interval_s: float = 0.7  # the timeline recounts all sums
 
-    def run(self) -> Ran:
-        """Runs it and checks the invariants."""
+    def run(self, **fleet: Any) -> Ran:
+        """Runs it, on one replica unless `fleet` says otherwise, and checks the invariants."""
         return run(
             arrivals(self.rows),
             engine(**self.engine),
             classes=classes(*self.classes),
             segments=self.segments,
             timeline_interval_s=self.timeline_interval_s,
+            max_drain_s=1e6 if self.timeline_interval_s > 1 else 1e4,  # in which each of these is served many times over
+            **fleet,
         )
 
 
@@ -123,7 +125,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     random = Random(draw(st.integers(0, 1 << 30)))
     num_classes = draw(st.integers(1, 4))
     adapters = range(fields["max_loras"] + 3) if fields["max_loras"] else [0]
-    kinds = [
+    kinds: list[tuple[Any, ...]] = [
         (random.randint(-1, 2), random.choice(adapters), random.choice([0, MAX_TOKENS]), random.choice([0.0, 0.0, 0.5, 2.3]))
         for _ in range(num_classes)
     ]
@@ -133,6 +135,35 @@ def workloads(draw: st.DrawFn) -> Workload:
         kinds,
         [some_content(random, prompt + output) for _, prompt, output in rows] if fields["enable_prefix_caching"] else [],
     )
+
+
+PLAIN: dict[str, Any] = {
+    "async_scheduling": 0,
+    "enable_prefix_caching": 0,
+    "num_speculative_tokens": 0,
+    "num_lookahead_tokens": 0,
+    "drops_last_hit": 0,
+}
+
+
+@st.composite
+def other_engines(draw: st.DrawFn) -> Workload:
+    """A workload on an engine that does what vLLM does not: SGLang's order and forced tokens, and batching before vLLM."""
+    work = draw(workloads())
+    longest = max(prompt + output for _, prompt, output, _ in work.rows)
+    whole_prompts = {"enable_chunked_prefill": 0, "max_num_batched_tokens": max(longest, work.engine["max_num_seqs"])}
+    changes: dict[str, Any] = draw(
+        st.sampled_from(
+            [
+                {"schedules_by_prefix": 1, "schedules_by_priority": 0, "enable_prefix_caching": 1},
+                {"jump_forward": 1, "async_scheduling": 0},
+                {**PLAIN, "reserves_output": 1, **whole_prompts},
+                {**PLAIN, "reserves_output": 1, "admits_when_empty": 1, **whole_prompts},
+            ]
+        )
+    )
+    kinds = [(*kind, 1 + number, 3 * (number % 2)) for number, kind in enumerate(work.classes)]
+    return replace(work, engine=work.engine | changes, classes=kinds)
 
 
 @st.composite
@@ -247,6 +278,23 @@ class Case:
             drain_timeout_s=self.drain_timeout_s * k,
             timeline_interval_s=self.timeline_interval_s * k,
         )
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> dict[str, Any]:
+    """How many there are and when, as `tests.fleets.run` is told: they come and go, down to none, but for one at the end."""
+    max_replicas = draw(st.integers(1, 3))
+    decisions = draw(st.lists(st.integers(0, max_replicas), max_size=12))
+    start_s = draw(st.sampled_from([0.0, 1.7]))
+    return {
+        "max_replicas": max_replicas,
+        "autoscaler": Script([*decisions, draw(st.integers(1, max_replicas))]),
+        "interval_s": draw(st.sampled_from([1.0, 2.3])),
+        "stages": lambda: [("ready_at_s", start_s)],
+        "drain_timeout_s": draw(st.sampled_from([0.0, 0.5, 3.1, 600.0])),
+        "requeue_on_timeout": draw(st.booleans()),
+        "router": draw(st.sampled_from(["round_robin", "least_loaded"])),
+    }
 
 
 @st.composite
