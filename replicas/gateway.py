@@ -8,13 +8,16 @@ import numpy as np
 from replicas.delivery import end
 from replicas.engine import enqueue, longest_answer
 from replicas.queues import append_unrouted, pop_unrouted, slot_of
-from sim.compiled import loop, verb
+from sim.compiled import loop, rare, verb
 from sim.records import (
+    FAILED,
     FLEET_TYPE,
     NO_REASON,
     NONE,
     OVER_KV_CACHE,
     OVER_MAX_MODEL_LEN,
+    OVER_QUEUED_REQS,
+    OVER_QUEUED_TOKENS,
     REJECTED,
     ROUTER_SIGNATURE,
     ROUTER_STATE_TYPE,
@@ -55,11 +58,45 @@ def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
     return NO_REASON
 
 
+@rare
+def queue_refusal(fleet: Fleet, r: int) -> int:
+    """Returns why the API server before slot `r` answers 503 for now, or `NO_REASON`; it counts all ranks of the machine.
+
+    Source: `AsyncLLM.check_admission` of vLLM 0.32.0, where prompts count whole until their first token.
+    """
+    engine = fleet.engines[fleet.replicas[r].pool]
+    first = r - (r - engine.first_slot) % engine.data_parallel_size
+    num_requests = num_tokens = 0
+    for rank in range(first, first + engine.data_parallel_size):
+        num_requests += fleet.loads[rank].num_waiting + fleet.loads[rank].num_running
+        if engine.max_num_queued_tokens > 0:
+            num_tokens += tokens_before_first(fleet, fleet.replicas[rank].running.head)
+            num_tokens += tokens_before_first(fleet, fleet.replicas[rank].waiting.head)
+    if 0 < engine.max_num_queued_reqs <= num_requests:
+        return OVER_QUEUED_REQS
+    if 0 < engine.max_num_queued_tokens <= num_tokens:
+        return OVER_QUEUED_TOKENS
+    return NO_REASON
+
+
+@verb
+def tokens_before_first(fleet: Fleet, i: int) -> int:
+    """Returns the prompt tokens of request `i` and those behind it in its list that have no token yet."""
+    num_tokens = 0
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        if np.isnan(request.first_token_at_s):
+            num_tokens += request.num_prompt_tokens
+        i = request.next
+    return num_tokens
+
+
 @verb
 def reject(fleet: Fleet, i: int, reason: int) -> None:
-    """Turns request `i` away at the door."""
-    fleet.requests[slot_of(fleet, i)].reason = reason
-    end(fleet, i, REJECTED, fleet.clock[0].now_s)
+    """Turns request `i` away: at the door, or, if it comes from a machine that went away, halfway."""
+    request = fleet.requests[slot_of(fleet, i)]
+    request.reason = reason
+    end(fleet, i, REJECTED if request.num_generated_tokens == 0 else FAILED, fleet.clock[0].now_s)
 
 
 @verb
@@ -89,7 +126,11 @@ def ask(fleet: Fleet, i: int) -> None:
 
 @verb
 def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
-    """Has the router choose among the offered replicas and sends request `i` there; False if it chose none of them."""
+    """Has the router choose among the offered replicas and sends request `i` there, which may answer that it is full.
+
+    Returns:
+        False if the router chose none of them.
+    """
     clock = fleet.clock[0]
     if clock.routes_in_python:
         r = clock.chosen
@@ -100,7 +141,13 @@ def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
     if not is_candidate(fleet, r, i):
         clock.chosen = r
         return False
-    send(fleet, r, i)
+    engine, reason = fleet.engines[fleet.replicas[r].pool], NO_REASON
+    if engine.max_num_queued_reqs + engine.max_num_queued_tokens > 0:
+        reason = queue_refusal(fleet, r)
+    if reason == NO_REASON:
+        send(fleet, r, i)
+    else:
+        reject(fleet, i, reason)
     return True
 
 

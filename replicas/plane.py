@@ -46,6 +46,7 @@ class DataPlane:
     ) -> None:
         self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s, classes)
         self.segments_of = segments_of
+        self.fleet.engines["first_slot"] = np.cumsum([0, *num_slots[:-1]])
         self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)
         is_compiled = hasattr(choose, "get_compile_result")
         self.choose = Pointer(choose, ROUTER_SIGNATURE) if is_compiled else choose

@@ -50,6 +50,18 @@ class Surrogate(Params):
         ge=1,
         description="Most tokens in a step; none = 16384 from 160 GiB, 8192 from 70 GiB, 2048 below and on A100s.",
     )
+    max_num_queued_reqs: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most requests of a replica, waiting and running, of all its data-parallel engines together; one more is "
+        "refused (HTTP 503), and not sent to another replica. none = no limit.",
+    )
+    max_num_queued_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Prompt tokens of requests without a first token from which on a replica refuses more (HTTP 503); none = "
+        "no limit.",
+    )
     enable_chunked_prefill: bool = Field(default=True, description="Split a prompt over steps when the budget is short.")
     scheduler_reserve_full_isl: bool = Field(
         default=True, description="Admit a request only if its whole prompt fits in free blocks, not just its first chunk."
@@ -183,6 +195,9 @@ class Surrogate(Params):
             "schedules_by_priority": self.scheduling_policy == "priority",
             "schedules_by_prefix": self.scheduling_policy == "lpm",
             "enable_prefix_caching": bool(self.enable_prefix_caching) or self.scheduling_policy == "lpm",
+            "data_parallel_size": self.data_parallel_size,
+            "max_num_queued_reqs": self.max_num_queued_reqs or 0,
+            "max_num_queued_tokens": self.max_num_queued_tokens or 0,
             "reserves_output": self.batching != "continuous",
             "admits_when_empty": self.batching == "static",
             "max_loras": self.max_loras,

@@ -21,8 +21,8 @@ EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = 
 IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
-NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT = range(4)
-REASON_NAMES = ("", "over_max_model_len", "over_kv_cache", "drain_timeout")
+NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS = range(6)
+REASON_NAMES = ("", "over_max_model_len", "over_kv_cache", "drain_timeout", "max_num_queued_reqs", "max_num_queued_tokens")
 
 ARRIVAL = np.dtype(
     [
@@ -196,7 +196,7 @@ REPLICA = np.dtype(
         ("num_delivered_tokens", "i8"),
         ("busy_s", "f8"),
         ("woken_at_s", "f8"),  # when a request last found it idle
-        ("num_idle_with_work", "i8"),  # invariant 6; stays 0
+        ("num_idle_with_work", "i4"),  # invariant 6; stays 0
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
         ("free_row", "i4"),  # head of the list of free rows of the block table, each with the next in its last entry
         ("num_admissions", "i4"),
@@ -241,6 +241,10 @@ ENGINE = np.dtype(
         ("schedules_by_priority", "i8"),
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),
+        ("first_slot", "i8"),  # of the pool
+        ("data_parallel_size", "i8"),  # engines of a machine, in slots next to each other
+        ("max_num_queued_reqs", "i8"),  # of a machine, running ones too; 0 = no limit
+        ("max_num_queued_tokens", "i8"),  # prompts of those without a first token; 0 = no limit
         ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
         ("admits_when_empty", "i8"),  # static batching: no one joins a running batch
         ("max_loras", "i8"),  # distinct adapters in a step; 0 = no LoRA

@@ -23,6 +23,7 @@ def engine(**fields: Any) -> Any:
         "block_size": 16,
         "num_usable_blocks": 100_000,
         "max_model_len": 1_000_000,
+        "data_parallel_size": 1,
         "enable_chunked_prefill": 1,
         "scheduler_reserve_full_isl": 1,
         "flops_per_s": np.inf,

@@ -11,8 +11,9 @@ import pytest
 from replicas.catalog import gpu, model
 from replicas.surrogate import Surrogate
 from sim.metrics import ttft_s
-from sim.records import FINISHED
+from sim.records import FAILED, FINISHED, REASON_NAMES, REJECTED
 from tests.fleets import Ran, arrivals, classes, run
+from tests.property.strategies import Script
 
 LLAMA, H100 = model("llama-3.1-8b"), gpu("h100-sxm")
 SMALL: dict[str, Any] = {"max_model_len": 100, "max_num_batched_tokens": 100, "max_num_seqs": 8, "num_gpu_blocks": 101}
@@ -43,6 +44,58 @@ def first_tokens(ran: Ran) -> list[float]:
 
 def finishes(ran: Ran) -> list[float]:
     return [float(at_s) for at_s in ran.requests.finished_at_s]
+
+
+# Who is let in
+
+
+def reasons(ran: Ran) -> list[str]:
+    return [REASON_NAMES[reason] for reason in ran.requests.reason]
+
+
+def test_max_num_queued_reqs_counts_those_that_run_as_well() -> None:
+    """Two are served until 3 s; whoever comes before is told to go away, and whoever comes then is let in."""
+    rows = [(0.0, 5, 3), (0.0, 5, 3), (0.0, 5, 3), (2.5, 5, 3), (3.0, 5, 3)]
+    ran = run(arrivals(rows), engine(max_num_queued_reqs=2))
+    full = "max_num_queued_reqs"
+    assert reasons(ran) == ["", "", full, full, ""]
+    assert (ran.requests.status == [FINISHED, FINISHED, REJECTED, REJECTED, FINISHED]).all()
+    assert finishes(ran)[4] == 6.0
+
+
+def test_max_num_queued_tokens_counts_whole_prompts_until_their_first_token() -> None:
+    """40 + 20 prompt tokens are above 50; the first's count until 1 s though they are computed, the second's until 2 s."""
+    rows = [(0.0, 40, 9), (0.5, 20, 9), (0.6, 1, 9), (1.5, 30, 9), (1.6, 1, 9), (2.5, 1, 9)]
+    ran = run(arrivals(rows), engine(max_num_queued_tokens=50))
+    full = "max_num_queued_tokens"
+    assert reasons(ran) == ["", "", full, "", full, ""]
+
+
+def test_queue_limits_count_all_ranks_of_a_machine() -> None:
+    """Of two ranks that take turns, the second is full with one request of its own and one of the other's."""
+    ran = run(
+        arrivals([(0.0, 5, 3)] * 3), engine(max_num_queued_reqs=2, data_parallel_size=2), replicas=2, router="round_robin"
+    )
+    assert reasons(ran) == ["", "", "max_num_queued_reqs"]
+    apart = run(arrivals([(0.0, 5, 3)] * 3), engine(max_num_queued_reqs=2), replicas=2, router="round_robin")
+    assert reasons(apart) == ["", "", ""]
+
+
+def test_a_request_that_has_tokens_and_finds_the_next_replica_full_has_failed() -> None:
+    """Two machines with one each; the second goes at 5 s and its request finds the first one full."""
+    ran = run(
+        arrivals([(0.0, 5, 20), (0.0, 5, 20)]),
+        engine(max_num_queued_reqs=1),
+        max_replicas=2,
+        router="round_robin",
+        autoscaler=Script([2, 1]),
+        interval_s=5.0,
+        drain_timeout_s=0.0,
+    )
+    assert sorted(reasons(ran)) == ["", "max_num_queued_reqs"]
+    assert sorted(ran.requests.status.tolist()) == [FINISHED, FAILED]
+    lost = ran.requests[ran.requests.status == FAILED][0]
+    assert 0 < lost.num_generated_tokens < 20
 
 
 # Who gets how many tokens
