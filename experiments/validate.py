@@ -1,0 +1,159 @@
+"""Runs `kind: validate`: recorded runs simulated again, and how far off every metric is."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import provenance
+from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
+from experiments.loading import RunConfig
+from experiments.recordings import Recording, find
+from experiments.replay import engine_options, simulation_of
+from experiments.tables import write_json, write_rows
+from experiments.validate_config import Validate
+from experiments.validate_page import Page, draw, write_page
+from experiments.whole_folder import whole_folder
+from replicas.calibration.file import Calibration, read
+from replicas.calibration.fit import predicted_s, total_s
+from sim.errors import ConfigError, TraceError
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recorded run and its simulated twin."""
+
+    recording: Recording
+    scale: float  # of the step times: the declared drift
+    real: Measures
+    simulated: Measures
+    notes: list[str]
+
+
+def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+    """Simulates every recording and leaves errors.parquet, the page and pictures in `folder`, the runs below `runs/`.
+
+    Raises:
+        ConfigError: the calibration cannot be read.
+        TraceError: a recording is wrong.
+    """
+    config = run.experiment
+    assert isinstance(config, Validate), "only validations come here"
+    started = time.perf_counter()
+    try:
+        calibration = read(config.calibration)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    recordings = find(config.recordings, config.include, "_requests.csv")
+    scales = drift_scales(recordings, calibration, config.drift)
+    with whole_folder(folder) as partial:
+        (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
+        cases = [_case(recording, calibration, config, scales[recording.name], partial) for recording in recordings]
+        rows = _rows(cases, config)
+        write_rows(partial / "errors.parquet", __doc__ or "", COLUMNS, rows)
+        write_page(
+            Page(run.experiment.name, config, calibration, rows, [note for case in cases for note in case.notes]), partial
+        )
+        draw([(case.recording.name, case.real, case.simulated) for case in cases], partial / "plots")
+        counts = {"recordings": len(cases), "requests": sum(len(case.recording.requests) for case in cases)}
+        write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
+
+
+def drift_scales(recordings: Sequence[Recording], calibration: Calibration, drift: str) -> dict[str, float]:
+    """Returns name -> the scalar for all step times: the recorded steps' total time over what the calibration says of them.
+
+    Raises:
+        TraceError: a scalar is wanted and a recording has no steps.
+    """
+    if drift == "none":
+        return {recording.name: 1.0 for recording in recordings}
+    measured, said = {}, {}
+    for recording in recordings:
+        if not recording.steps_path.exists():
+            raise TraceError(f"{recording.steps_path}: no such file; without recorded steps, drift must be none")
+        measured[recording.name] = float(total_s(recording.steps).sum())
+        said[recording.name] = float(predicted_s(recording.steps, calibration.device_time, calibration.cpu_time).sum())
+    if drift == "one":
+        return dict.fromkeys(measured, sum(measured.values()) / sum(said.values()))
+    return {name: measured[name] / said[name] for name in measured}
+
+
+def _case(recording: Recording, calibration: Calibration, config: Validate, scale: float, folder: Path) -> Case:
+    from experiments.runner import run_one as simulate  # here: compiled code
+
+    scratch = folder / "traffic"
+    scratch.mkdir(exist_ok=True)
+    run = simulation_of(recording, calibration, config.calibration, scale, config.seed, scratch)
+    simulate(run, folder / "runs" / recording.name)
+    _, unknown = engine_options(recording)
+    notes = [f"{recording.name}: not simulated: {', '.join(unknown)}"] if unknown else []
+    simulated, warnings = simulated_measures(folder / "runs" / recording.name)
+    notes += [f"{recording.name}: {warning}" for warning in warnings]
+    return Case(recording, scale, real_measures(recording), simulated, notes)
+
+
+def real_measures(recording: Recording) -> Measures:
+    """Returns what a recorded run's users saw."""
+    table = recording.requests
+    e2e_s = (table["last_token_s"] - table["arrival_s"]).to_numpy(np.float64)
+    ttft_s = (table["first_token_s"] - table["arrival_s"]).to_numpy(np.float64)
+    num_gaps = table["output_len"].to_numpy(np.float64) - 1
+    latencies = {
+        "ttft_s": ttft_s,
+        "tpot_s": np.where(num_gaps > 0, (e2e_s - ttft_s) / np.maximum(num_gaps, 1), np.nan),
+        "itl_s": recording.gaps_s,
+        "e2e_s": e2e_s,
+    }
+    if "first_sched_s" in table:
+        latencies["queue_s"] = (table["first_sched_s"] - table["arrival_s"]).to_numpy(np.float64)
+    per_s = 1 / recording.duration_s
+    rates = {"requests_per_s": len(table) * per_s, "output_tokens_per_s": float(table["output_len"].sum()) * per_s}
+    return Measures(latencies, rates=rates)
+
+
+def simulated_measures(folder: Path) -> tuple[Measures, list[str]]:
+    """Returns what a simulated run's users saw, and the run's warnings."""
+    table = pd.read_parquet(folder / "requests.parquet")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    finished = table[table["status"] == "finished"]
+    duration_s = float(finished["finished_at_s"].max() - table["arrived_at_s"].min())
+    rates = {
+        "requests_per_s": len(finished) / duration_s,
+        "output_tokens_per_s": float(finished["num_output_tokens"].sum()) / duration_s,
+    }
+    latencies = {metric: table[metric].to_numpy(np.float64) for metric in ("ttft_s", "tpot_s", "e2e_s", "queue_s")}
+    gaps = {("itl_s", statistic): summary["all"]["itl_s"][statistic] for statistic in STATISTICS}
+    return Measures(latencies, {key: value for key, value in gaps.items() if value is not None}, rates), summary["warnings"]
+
+
+def _rows(cases: Sequence[Case], config: Validate) -> list[dict[str, Any]]:
+    rows = []
+    for case in cases:
+        repeats = [other.real for other in cases if _workload(other.recording) == _workload(case.recording)]
+        spread = {metric: dict(values) for metric, values in config.repeat_spread.items()}
+        for metric, values in spread_between(repeats).items():
+            spread.setdefault(metric, {}).update(values)
+        busy_share = case.recording.busy_share
+        about = {"recording": case.recording.name, "band": band_of(busy_share), "busy_share": busy_share}
+        about["step_time_scale"] = case.scale
+        rows += errors(case.real, case.simulated, spread, config.tolerance, **about)
+    return rows
+
+
+def _workload(recording: Recording) -> tuple[Any, ...]:
+    """What makes two recordings repeats of each other: the same lengths at the same stamps (to a millisecond)."""
+    table = recording.requests
+    stamps = (table["arrival_s"] - table["arrival_s"].min()).round(3)
+    return (tuple(stamps), tuple(table["prompt_len"]), tuple(table["output_len"]))
+
+
+def print_summary(folders: Sequence[Path]) -> None:
+    """Prints each validation's page and where its tables and pictures are."""
+    for folder in folders:
+        print(f"\n{(folder / 'report.md').read_text(encoding='utf-8')}")
+        print(f"tables   {folder / 'errors.parquet'}\npictures {folder / 'plots'}")

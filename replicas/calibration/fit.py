@@ -1,0 +1,221 @@
+"""Fits the step-time form to recorded steps: non-negative coefficients, robust against outliers, on relative errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, nnls
+
+from replicas.calibration.file import SHORTEST_S, CpuPart, CpuTime, DeviceTime, FittedRange, Residuals, Spread
+from replicas.calibration.steps import PARTS
+from replicas.step_time import padded_tokens
+
+Floats = NDArray[np.float64]
+
+NAMES = ("s_per_token", "s_per_attended_token", "weights_s", "s_per_kv_token", "fixed_s", "s_per_request", "serial_share")
+"""The coefficients of `DeviceTime`, in the order in which they are fitted."""
+
+OUTLIER = 0.05
+"""Relative error from which on a step counts less and less (soft L1).
+
+Assumption: about the spread of repeated steps on a quiet machine; what is further off is disturbed or not of this form.
+"""
+WORTH_A_TERM = 0.98
+"""A form with more coefficients is taken when it lowers the robust loss below this share of the simpler one's."""
+
+MIN_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is fitted to a table of steps."""
+
+    device_time: DeviceTime
+    cpu_time: CpuTime
+    relative_errors: dict[str, float]
+    not_identified: list[str]
+    range: FittedRange
+    residuals: Residuals
+    repeat_spread: Spread
+
+
+def fit(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Fit:
+    """Fits all coefficients to `steps` (`replicas.calibration.steps.COLUMNS`).
+
+    Args:
+        steps: at least as many as there are coefficients.
+        max_graph_tokens: tokens of the engine's largest CUDA graph, to whose sizes steps are padded; 0 = none.
+
+    Raises:
+        ValueError: too few steps, or times that are not positive.
+    """
+    features = features_of(steps, max_graph_tokens)
+    measured_s = steps["device_s"].to_numpy(np.float64)
+    if len(steps) < len(NAMES):
+        raise ValueError(f"{len(steps)} steps are too few for {len(NAMES)} coefficients")
+    if not (measured_s > 0).all():
+        raise ValueError(f"device_s of step {int(np.argmin(measured_s))} is {measured_s.min():g}; times must be above 0")
+    values, jacobian, has_overlap = _fit_device(features, measured_s)
+    device_time = DeviceTime(**dict(zip(NAMES, values.tolist(), strict=True)))
+    cpu_time, silent = _fit_cpu(steps)
+    errors, unknown = _identified(values, jacobian, has_overlap)
+    fitted_s = predicted_s(steps, device_time, cpu_time, max_graph_tokens)
+    return Fit(
+        device_time=device_time,
+        cpu_time=cpu_time,
+        relative_errors=errors,
+        not_identified=[*unknown, *silent],
+        range=_range_of(steps),
+        residuals=_residuals(fitted_s, total_s(steps)),
+        repeat_spread=_repeat_spread(steps),
+    )
+
+
+def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Floats:
+    """Returns (n, 4): padded tokens, attended tokens, KV tokens, requests."""
+    padded = [padded_tokens(int(tokens), max_graph_tokens) for tokens in steps["num_tokens"]]
+    rest = [steps[name].to_numpy(np.float64) for name in ("attended_tokens", "kv_tokens", "num_requests")]
+    return np.column_stack([np.asarray(padded, np.float64), *rest])
+
+
+def device_s(features: Floats, values: Sequence[float] | Floats) -> Floats:
+    """Returns (n,) the device's time for each row of `features`, by coefficients in the order of `NAMES`."""
+    per_token, per_attended, weights_s, per_kv, fixed_s, per_request, serial_share = values
+    arithmetic_s = per_token * features[:, 0] + per_attended * features[:, 1]
+    memory_s = weights_s + per_kv * features[:, 2]
+    hidden_s = np.minimum(arithmetic_s, memory_s)
+    seconds: Floats = np.maximum(arithmetic_s, memory_s) + serial_share * hidden_s + fixed_s + per_request * features[:, 3]
+    return seconds
+
+
+def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, cpu_time: CpuTime, max_graph_tokens: int = 0) -> Floats:
+    """Returns (n,) the seconds of each step, device and CPU one after the other."""
+    values = [getattr(device_time, name) for name in NAMES]
+    cpu_s = cpu_time.s + cpu_time.s_per_request * steps["num_requests"].to_numpy(np.float64)
+    return device_s(features_of(steps, max_graph_tokens), values) + cpu_s
+
+
+def total_s(steps: pd.DataFrame) -> Floats:
+    """Returns (n,) the measured seconds of each step and of the front end before it, where that was measured."""
+    return sum((np.nan_to_num(steps[part].to_numpy(np.float64)) for part in PARTS), np.zeros(len(steps)))
+
+
+def _fit_device(features: Floats, measured_s: Floats) -> tuple[Floats, Floats, bool]:
+    """Returns the values of `NAMES`, the Jacobian of the relative errors, and whether overlap was worth its terms."""
+    start = _sum_of_terms(features, measured_s)
+    simple = _minimise(features, measured_s, start, free=(0, 1, 2, 3, 5))
+    best = simple
+    for serial_share in (0.0, 0.5):
+        split = start.copy()
+        split[6], split[4], split[2] = serial_share, 0.3 * start[2], 0.7 * start[2]
+        other = _minimise(features, measured_s, split, free=(0, 1, 2, 3, 4, 5, 6))
+        best = other if other.cost < min(best.cost, WORTH_A_TERM * simple.cost) else best
+    return best.values, best.jacobian, best is not simple
+
+
+def _sum_of_terms(features: Floats, measured_s: Floats) -> Floats:
+    """The simplest form, everything after everything: a linear problem. Its constant is the time to read the weights."""
+    terms = np.column_stack([features[:, :2], np.ones(len(features)), features[:, 2:]])
+    solution, _ = nnls(terms / measured_s[:, None], np.ones(len(features)))
+    per_token, per_attended, constant_s, per_kv, per_request = solution
+    return np.array([per_token, per_attended, constant_s, per_kv, 0.0, per_request, 1.0])
+
+
+@dataclass(frozen=True)
+class _Minimum:
+    values: Floats
+    jacobian: Floats
+    cost: float
+
+
+def _minimise(features: Floats, measured_s: Floats, start: Floats, free: tuple[int, ...]) -> _Minimum:
+    """The robust fit of the coefficients at `free`; the others stay as they are."""
+    places = list(free)
+    typical = np.array([*features.mean(axis=0)[:2], 1.0, features[:, 2].mean(), 1.0, features[:, 3].mean()])
+    scale = np.append(np.median(measured_s) / np.maximum(typical, 1e-30), 1.0)[places]  # each term about a step's time
+    lower = np.zeros(len(NAMES))
+    lower[2] = SHORTEST_S
+    upper = np.full(len(NAMES), np.inf)
+    upper[6] = 1.0
+
+    def errors(scaled: Floats) -> Floats:
+        values = start.copy()
+        values[places] = scaled * scale
+        return device_s(features, values) / measured_s - 1
+
+    bounds = (lower[places] / scale, upper[places] / scale)
+    first = np.clip(start[places] / scale, bounds[0] + 1e-9, bounds[1] - 1e-9)
+    found = least_squares(errors, first, bounds=bounds, loss="soft_l1", f_scale=OUTLIER, x_scale="jac")
+    values = start.copy()
+    values[places] = found.x * scale
+    jacobian = np.zeros((len(measured_s), len(NAMES)))
+    jacobian[:, places] = np.asarray(found.jac) / scale
+    return _Minimum(values, jacobian, float(found.cost))
+
+
+def _identified(values: Floats, jacobian: Floats, has_overlap: bool) -> tuple[dict[str, float], list[str]]:
+    """Standard errors relative to the values, and what these steps cannot tell, in words."""
+    names = [name for name in NAMES if has_overlap or name not in ("fixed_s", "serial_share")]
+    relative = jacobian[:, [NAMES.index(name) for name in names]] * np.array([values[NAMES.index(name)] for name in names])
+    is_there = np.linalg.norm(relative, axis=0) > 1e-6 * max(1.0, float(np.abs(relative).max(initial=0.0)))
+    covariance = np.linalg.pinv(relative[:, is_there].T @ relative[:, is_there]) * OUTLIER**2
+    errors = dict(zip([n for n, ok in zip(names, is_there, strict=True) if ok], np.sqrt(np.diag(covariance)), strict=True))
+    unknown = [f"{name}: no sign of it, taken as 0" for name, ok in zip(names, is_there, strict=True) if not ok]
+    unknown += [f"{name}: good to {error:.0%} only" for name, error in errors.items() if error > 0.5]
+    if not has_overlap:
+        unknown.append("fixed_s: arithmetic and memory add up here, so it is one with weights_s and counted there")
+    return {name: float(error) for name, error in errors.items()}, unknown
+
+
+def _fit_cpu(steps: pd.DataFrame) -> tuple[CpuTime, list[str]]:
+    """Fits a constant and a cost per request to each part of the CPU's work, and says which part was not measured."""
+    parts, silent = {}, []
+    for name in ("schedule", "update", "front_end"):
+        seconds = steps[f"{name}_s"].to_numpy(np.float64)
+        is_known = np.isfinite(seconds) & (seconds > 0)
+        if is_known.sum() < MIN_REPEATS:
+            silent.append(f"cpu_time.{name}: not measured, taken as 0")
+            parts[name] = CpuPart(s=0.0, s_per_request=0.0)
+            continue
+        requests = steps["num_requests"].to_numpy(np.float64)[is_known]
+        parts[name] = _line(requests, seconds[is_known])
+    return CpuTime(**parts), silent
+
+
+def _line(requests: Floats, seconds: Floats) -> CpuPart:
+    terms = np.column_stack([np.ones(len(requests)), requests])
+    first = np.maximum(nnls(terms / seconds[:, None], np.ones(len(requests)))[0], 1e-12)
+
+    def errors(scaled: Floats) -> Floats:
+        relative: Floats = terms @ (scaled * first) / seconds - 1
+        return relative
+
+    found = least_squares(errors, np.ones(2), bounds=(0, np.inf), loss="soft_l1", f_scale=OUTLIER)
+    s, s_per_request = (found.x * first).tolist()
+    return CpuPart(s=s, s_per_request=s_per_request)
+
+
+def _range_of(steps: pd.DataFrame) -> FittedRange:
+    names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
+    return FittedRange(**{name: [float(steps[name].min()), float(steps[name].max())] for name in names})
+
+
+def _residuals(fitted_s: Floats, measured_s: Floats) -> Residuals:
+    errors = fitted_s / measured_s - 1
+    p50, p90, p99 = np.quantile(np.abs(errors), [0.5, 0.9, 0.99]).tolist()
+    return Residuals(num_steps=len(errors), p50=p50, p90=p90, p99=p99, mean=float(errors.mean()))
+
+
+def _repeat_spread(steps: pd.DataFrame) -> Spread:
+    """Compares the steps of one shape; decodes whose contexts differ by less than 2 % are one shape."""
+    near: dict[str, Any] = {name: np.round(np.log(steps[name]) / np.log(1.02)) for name in ("attended_tokens", "kv_tokens")}
+    shapes = steps.groupby([steps["num_requests"], steps["num_tokens"], near["attended_tokens"], near["kv_tokens"]])
+    many = shapes["device_s"].transform("size") >= MIN_REPEATS
+    apart = np.abs(steps["device_s"] / shapes["device_s"].transform("median") - 1)[many]
+    if apart.empty:
+        return Spread(num_shapes=0)
+    p50, p90 = np.quantile(apart, [0.5, 0.9]).tolist()
+    return Spread(num_shapes=int((shapes.size() >= MIN_REPEATS).sum()), p50=p50, p90=p90)
