@@ -39,7 +39,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     started = time.perf_counter()
     material = _measured(config.measure, config.seed) if config.measure else _recorded(config)
     try:
-        fitted = fit(material.steps, material.max_graph_tokens)
+        fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
     except ValueError as error:
         raise ConfigError(f"cannot fit: {error}") from error
     calibration = _calibration(config, fitted, material)
@@ -127,6 +127,7 @@ def _calibration(config: Calibrate, fitted: Fit, material: _Material) -> Calibra
         range=fitted.range,
         residuals=fitted.residuals,
         repeat_spread=fitted.repeat_spread,
+        drift=fitted.drift,
         kv_cache=material.kv_cache,
         steps=STEPS,
     )
@@ -162,5 +163,7 @@ def described(calibration: Calibration) -> str:
     if one.repeat_spread and one.repeat_spread.p50 is not None:
         s = one.repeat_spread
         lines.append(f"the same step measured again is within {s.p50:.1%} (p50), {s.p90:.1%} (p90), of {s.num_shapes} shapes")
+    if one.drift:
+        lines.append(f"the machine's own drift meanwhile: x {one.drift.fastest:.2f} to x {one.drift.slowest:.2f}, fitted with the rest")
     lines += [f"not identified: {line}" for line in one.not_identified]
     return "\n".join(lines)

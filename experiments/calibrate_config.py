@@ -38,6 +38,12 @@ class Calibrate(Study):
         default=None, description="An engine to measure now, instead of recordings"
     )
 
+    drift_window_s: float | None = Field(
+        default=10.0,
+        gt=0,
+        description="The machine's speed while it was measured is fitted too, every so many seconds; null = it was constant",
+    )
+
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if (self.recordings is None) == (self.measure is None):

@@ -84,6 +84,15 @@ class Spread(Params):
     p90: float | None = Field(default=None, ge=0, description="Nine in ten are closer.")
 
 
+class Drift(Params):
+    """How the machine's speed strayed while it was measured, as factors on step times; the coefficients are for 1."""
+
+    window_s: float = Field(gt=0, description="Seconds between two instants at which it was fitted.")
+    fastest: float = Field(gt=0, description="Smallest factor.")
+    slowest: float = Field(gt=0, description="Largest factor.")
+    spread: float = Field(ge=0, description="Standard deviation of the factors.")
+
+
 class KvCache(Params):
     """The KV blocks that the engine made for itself."""
 
@@ -111,6 +120,7 @@ class Calibration(Params):
     range: FittedRange = Field(description="Steps outside it are extrapolated by the form, and flagged.")
     residuals: Residuals | None = Field(default=None, description="Of the fit.")
     repeat_spread: Spread | None = Field(default=None, description="Of the measurement.")
+    drift: Drift | None = Field(default=None, description="Of the machine under measurement; null = taken as constant.")
     kv_cache: KvCache | None = Field(default=None, description="Used where a config gives no num_gpu_blocks.")
     steps: str | None = Field(default=None, description="The fitted steps, a Parquet file beside this one.")
 

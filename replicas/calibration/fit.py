@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from replicas.calibration.file import SHORTEST_S, CpuPart, CpuTime, DeviceTime, FittedRange, Residuals, Spread
+from replicas.calibration.file import SHORTEST_S, CpuPart, CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
 from replicas.calibration.steps import PARTS
 from replicas.step_time import padded_tokens
 
@@ -26,6 +26,14 @@ Assumption: about the spread of repeated steps on a quiet machine; what is furth
 WORTH_A_TERM = 0.98
 """A form with more coefficients is taken when it lowers the robust loss below this share of the simpler one's."""
 
+TYPICAL_DRIFT = 0.1
+"""How far a machine's speed is expected to stray while it is measured: what holds the knots near 1.
+
+Assumption: a tenth, as a shared two-core machine was seen to do; a quiet GPU strays less and its steps will say so.
+"""
+MAX_KNOTS = 60
+"""More would make the fit slow; a longer measurement has longer windows."""
+
 MIN_REPEATS = 3
 
 
@@ -40,14 +48,20 @@ class Fit:
     range: FittedRange
     residuals: Residuals
     repeat_spread: Spread
+    drift: Drift | None
 
 
-def fit(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Fit:
+def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | None = 10.0) -> Fit:
     """Fits all coefficients to `steps` (`replicas.calibration.steps.COLUMNS`).
+
+    A machine whose speed drifts while it is measured makes whichever shapes it measures in a slow minute look expensive. So
+    its speed is fitted too, as a line through one knot every `drift_window_s`, held near 1 where the steps do not tell it
+    from the coefficients.
 
     Args:
         steps: at least as many as there are coefficients.
         max_graph_tokens: tokens of the engine's largest CUDA graph, to whose sizes steps are padded; 0 = none.
+        drift_window_s: seconds between two knots; None = the machine's speed is taken as constant.
 
     Raises:
         ValueError: too few steps, or times that are not positive.
@@ -58,10 +72,10 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Fit:
         raise ValueError(f"{len(steps)} steps are too few for {len(NAMES)} coefficients")
     if not (measured_s > 0).all():
         raise ValueError(f"device_s of step {int(np.argmin(measured_s))} is {measured_s.min():g}; times must be above 0")
-    values, jacobian, has_overlap = _fit_device(features, measured_s)
-    device_time = DeviceTime(**dict(zip(NAMES, values.tolist(), strict=True)))
+    best, has_overlap = _fit_device(features, measured_s, _knots(steps["at_s"].to_numpy(np.float64), drift_window_s))
+    device_time = DeviceTime(**dict(zip(NAMES, best.values.tolist(), strict=True)))
     cpu_time, silent = _fit_cpu(steps)
-    errors, unknown = _identified(values, jacobian, has_overlap)
+    errors, unknown = _identified(best, has_overlap)
     fitted_s = predicted_s(steps, device_time, cpu_time, max_graph_tokens)
     return Fit(
         device_time=device_time,
@@ -71,6 +85,7 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Fit:
         range=_range_of(steps),
         residuals=_residuals(fitted_s, total_s(steps)),
         repeat_spread=_repeat_spread(steps),
+        drift=None if drift_window_s is None else _drift_of(best.slowness, drift_window_s),
     )
 
 
@@ -103,17 +118,31 @@ def total_s(steps: pd.DataFrame) -> Floats:
     return sum((np.nan_to_num(steps[part].to_numpy(np.float64)) for part in PARTS), np.zeros(len(steps)))
 
 
-def _fit_device(features: Floats, measured_s: Floats) -> tuple[Floats, Floats, bool]:
-    """Returns the values of `NAMES`, the Jacobian of the relative errors, and whether overlap was worth its terms."""
+def _knots(at_s: Floats, window_s: float | None) -> Floats:
+    """Returns (n, knots) the weights of the two knots that each step lies between; no knots without a window."""
+    if window_s is None:
+        return np.zeros((len(at_s), 0))
+    elapsed_s = at_s - at_s.min()
+    window_s = max(window_s, float(elapsed_s.max()) / MAX_KNOTS)
+    left = np.floor(elapsed_s / window_s).astype(np.int64)
+    weights = np.zeros((len(at_s), int(left.max()) + 2))
+    share = elapsed_s / window_s - left
+    weights[np.arange(len(at_s)), left] = 1 - share
+    weights[np.arange(len(at_s)), left + 1] = share
+    return weights
+
+
+def _fit_device(features: Floats, measured_s: Floats, knots: Floats) -> tuple["_Minimum", bool]:
+    """Returns the best fit, and whether overlap was worth its terms."""
     start = _sum_of_terms(features, measured_s)
-    simple = _minimise(features, measured_s, start, free=(0, 1, 2, 3, 5))
+    simple = _minimise(features, measured_s, knots, start, free=(0, 1, 2, 3, 5))
     best = simple
     for serial_share in (0.0, 0.5):
         split = start.copy()
         split[6], split[4], split[2] = serial_share, 0.3 * start[2], 0.7 * start[2]
-        other = _minimise(features, measured_s, split, free=(0, 1, 2, 3, 4, 5, 6))
+        other = _minimise(features, measured_s, knots, split, free=(0, 1, 2, 3, 4, 5, 6))
         best = other if other.cost < min(best.cost, WORTH_A_TERM * simple.cost) else best
-    return best.values, best.jacobian, best is not simple
+    return best, best is not simple
 
 
 def _sum_of_terms(features: Floats, measured_s: Floats) -> Floats:
@@ -126,48 +155,66 @@ def _sum_of_terms(features: Floats, measured_s: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Minimum:
-    values: Floats
-    jacobian: Floats
+    values: Floats  # of NAMES
+    slowness: Floats  # of the knots: how much longer steps took around each
+    jacobian: Floats  # (n, coefficients and knots) of the relative errors, outliers weighted down
     cost: float
+    sigma: float  # typical relative error of a step
 
 
-def _minimise(features: Floats, measured_s: Floats, start: Floats, free: tuple[int, ...]) -> _Minimum:
-    """The robust fit of the coefficients at `free`; the others stay as they are."""
-    places = list(free)
+def _minimise(features: Floats, measured_s: Floats, knots: Floats, start: Floats, free: tuple[int, ...]) -> _Minimum:
+    """The robust fit of the coefficients at `free` and of the machine's drift; the other coefficients stay as they are."""
+    places, num_knots = list(free), knots.shape[1]
     typical = np.array([*features.mean(axis=0)[:2], 1.0, features[:, 2].mean(), 1.0, features[:, 3].mean()])
     scale = np.append(np.median(measured_s) / np.maximum(typical, 1e-30), 1.0)[places]  # each term about a step's time
-    lower = np.zeros(len(NAMES))
-    lower[2] = SHORTEST_S
-    upper = np.full(len(NAMES), np.inf)
-    upper[6] = 1.0
+    lower, upper = np.zeros(len(NAMES)), np.full(len(NAMES), np.inf)
+    lower[2], upper[6] = SHORTEST_S, 1.0
 
-    def errors(scaled: Floats) -> Floats:
+    def errors(free_values: Floats) -> Floats:
         values = start.copy()
-        values[places] = scaled * scale
-        return device_s(features, values) / measured_s - 1
+        values[places] = free_values[: len(places)] * scale
+        slowness = free_values[len(places) :]
+        relative = device_s(features, values) * np.exp(knots @ slowness) / measured_s - 1
+        return np.concatenate([relative, slowness * (OUTLIER / TYPICAL_DRIFT)])
 
-    bounds = (lower[places] / scale, upper[places] / scale)
-    first = np.clip(start[places] / scale, bounds[0] + 1e-9, bounds[1] - 1e-9)
+    bounds = (
+        np.concatenate([lower[places] / scale, np.full(num_knots, -1.0)]),
+        np.concatenate([upper[places] / scale, np.full(num_knots, 1.0)]),
+    )
+    first = np.concatenate([np.clip(start[places] / scale, bounds[0][: len(places)] + 1e-9, bounds[1][: len(places)] - 1e-9),
+                            np.zeros(num_knots)])  # fmt: skip
     found = least_squares(errors, first, bounds=bounds, loss="soft_l1", f_scale=OUTLIER, x_scale="jac")
     values = start.copy()
-    values[places] = found.x * scale
-    jacobian = np.zeros((len(measured_s), len(NAMES)))
-    jacobian[:, places] = np.asarray(found.jac) / scale
-    return _Minimum(values, jacobian, float(found.cost))
+    values[places] = found.x[: len(places)] * scale
+    slowness = found.x[len(places) :]
+    jacobian = np.zeros((len(found.fun), len(NAMES) + num_knots))
+    jacobian[:, places] = np.asarray(found.jac)[:, : len(places)] / scale
+    jacobian[:, len(NAMES) :] = np.asarray(found.jac)[:, len(places) :]
+    sigma = 1.4826 * float(np.median(np.abs(found.fun[: len(measured_s)])))  # a normal law's, from the median
+    return _Minimum(values, slowness, jacobian, float(found.cost), sigma)
 
 
-def _identified(values: Floats, jacobian: Floats, has_overlap: bool) -> tuple[dict[str, float], list[str]]:
+def _identified(best: _Minimum, has_overlap: bool) -> tuple[dict[str, float], list[str]]:
     """Standard errors relative to the values, and what these steps cannot tell, in words."""
     names = [name for name in NAMES if has_overlap or name not in ("fixed_s", "serial_share")]
-    relative = jacobian[:, [NAMES.index(name) for name in names]] * np.array([values[NAMES.index(name)] for name in names])
-    is_there = np.linalg.norm(relative, axis=0) > 1e-6 * max(1.0, float(np.abs(relative).max(initial=0.0)))
-    covariance = np.linalg.pinv(relative[:, is_there].T @ relative[:, is_there]) * OUTLIER**2
-    errors = dict(zip([n for n, ok in zip(names, is_there, strict=True) if ok], np.sqrt(np.diag(covariance)), strict=True))
+    places = [NAMES.index(name) for name in names]
+    relative = np.hstack([best.jacobian[:, places] * best.values[places], best.jacobian[:, len(NAMES) :]])
+    strength = np.linalg.norm(relative[:, : len(names)], axis=0)
+    is_there = strength > 1e-6 * strength.max(initial=0.0)
+    kept = np.concatenate([is_there, np.ones(relative.shape[1] - len(names), np.bool_)])
+    covariance = np.linalg.pinv(relative[:, kept].T @ relative[:, kept]) * best.sigma**2
+    there = [name for name, ok in zip(names, is_there, strict=True) if ok]
+    errors = dict(zip(there, np.sqrt(np.diag(covariance))[: len(there)].tolist(), strict=True))
     unknown = [f"{name}: no sign of it, taken as 0" for name, ok in zip(names, is_there, strict=True) if not ok]
     unknown += [f"{name}: good to {error:.0%} only" for name, error in errors.items() if error > 0.5]
     if not has_overlap:
         unknown.append("fixed_s: arithmetic and memory add up here, so it is one with weights_s and counted there")
-    return {name: float(error) for name, error in errors.items()}, unknown
+    return errors, unknown
+
+
+def _drift_of(slowness: Floats, window_s: float) -> Drift:
+    factors = np.exp(slowness)
+    return Drift(window_s=window_s, fastest=float(factors.min()), slowest=float(factors.max()), spread=float(factors.std()))
 
 
 def _fit_cpu(steps: pd.DataFrame) -> tuple[CpuTime, list[str]]:

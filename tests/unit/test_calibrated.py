@@ -116,7 +116,7 @@ def test_an_option_that_the_calibration_has_measured_is_refused(option: str, pat
 
 
 def test_a_scale_without_a_calibration_is_refused() -> None:
-    with pytest.raises(ValidationError, match="step_time_scale .* needs a calibration"):
+    with pytest.raises(ValidationError, match=r"step_time_scale 1\.1 needs a calibration"):
         Surrogate(step_time_scale=1.1)
 
 
