@@ -164,6 +164,8 @@ def described(calibration: Calibration) -> str:
         s = one.repeat_spread
         lines.append(f"the same step measured again is within {s.p50:.1%} (p50), {s.p90:.1%} (p90), of {s.num_shapes} shapes")
     if one.drift:
-        lines.append(f"the machine's own drift meanwhile: x {one.drift.fastest:.2f} to x {one.drift.slowest:.2f}, fitted with the rest")
+        lines.append(
+            f"the machine's own drift meanwhile: x {one.drift.fastest:.2f} to x {one.drift.slowest:.2f}, fitted with the rest"
+        )
     lines += [f"not identified: {line}" for line in one.not_identified]
     return "\n".join(lines)

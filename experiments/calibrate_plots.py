@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots import FAINT, GRID, INK, style
+from experiments.plots import FAINT, GRID, INK, mark_1_2_5, style
 from replicas.calibration.file import Calibration
 from replicas.calibration.fit import predicted_s, total_s
 
@@ -21,19 +21,21 @@ def draw_fit(steps: pd.DataFrame, calibration: Calibration, out: Path, max_graph
     is_prefill = steps["num_prefills"].to_numpy() > 0
     figure = Figure(figsize=(11, 4.6), layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
-    _against(left, measured_s * 1e3, fitted_s * 1e3, is_prefill)
+    _against(left, measured_s, fitted_s, is_prefill)
     _over_time(right, fitted_s / measured_s, is_prefill)
     figure.savefig(out, dpi=120, metadata={"Software": None})
 
 
-def _against(axes: Axes, measured_ms: np.ndarray, fitted_ms: np.ndarray, is_prefill: np.ndarray) -> None:
-    ends = (min(measured_ms.min(), fitted_ms.min()) / 1.2, max(measured_ms.max(), fitted_ms.max()) * 1.2)
+def _against(axes: Axes, measured_s: np.ndarray, fitted_s: np.ndarray, is_prefill: np.ndarray) -> None:
+    ends = (min(measured_s.min(), fitted_s.min()) / 1.2, max(measured_s.max(), fitted_s.max()) * 1.2)
     axes.plot(ends, ends, color=GRID, linewidth=1.2, zorder=1)
     for mask, color, label in ((~is_prefill, _DECODES, "decodes only"), (is_prefill, _PREFILLS, "with prefill")):
-        axes.plot(measured_ms[mask], fitted_ms[mask], ".", color=color, markersize=3, alpha=0.6, label=label)
+        axes.plot(measured_s[mask], fitted_s[mask], ".", color=color, markersize=3, alpha=0.6, label=label)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    axes.set_xlabel("measured, ms", color=INK)
-    axes.set_ylabel("fitted, ms", color=INK)
+    mark_1_2_5(axes.xaxis)
+    mark_1_2_5(axes.yaxis)
+    axes.set_xlabel("measured", color=INK)
+    axes.set_ylabel("fitted", color=INK)
     axes.set_title("Step time", loc="left", color=INK, fontweight="bold")
     axes.legend(frameon=False, labelcolor=INK)
     style(axes)
@@ -46,5 +48,5 @@ def _over_time(axes: Axes, ratio: np.ndarray, is_prefill: np.ndarray) -> None:
         axes.plot(order[mask], ratio[mask], ".", color=color, markersize=3, alpha=0.6)
     axes.set_ylim(0.5, 1.6)
     axes.set_xlabel("step, in the order in which they were measured", color=INK)
-    axes.set_title("Fitted / measured", loc="left", color=INK, fontweight="bold")
+    axes.set_title("Fitted / measured (waves are the machine's own drift)", loc="left", color=INK, fontweight="bold")
     style(axes)

@@ -28,6 +28,11 @@ COLUMNS = (
     Column("real", pa.float64(), "in the real run"),
     Column("simulated", pa.float64(), "in the simulated run"),
     Column("error", pa.float64(), "simulated / real - 1"),
+    Column(
+        "followed_error",
+        pa.float64(),
+        "the same of a simulation that followed the machine's recorded speed; null = not asked for",
+    ),
     Column("repeat_spread", pa.float64(), "relative difference of two real runs of one workload; null = not known"),
     Column("is_within", pa.bool_(), "whether the error is within the tolerance, or the repeat spread where that is larger"),
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
@@ -178,19 +179,25 @@ def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:
             )  # fmt: skip
     if metric == "ttft":  # a queue makes it a thousand times longer
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(_duration))
+        mark_1_2_5(axes.yaxis)
+    axes.yaxis.set_major_formatter(FuncFormatter(duration))
     style(axes)
 
 
-def _duration(seconds: float, _: object = None) -> str:
+def duration(seconds: float, _: object = None) -> str:
     """Writes a latency in the unit that reads best.
 
-    >>> [_duration(x) for x in (0.0005, 0.05, 1, 200)]
+    >>> [duration(x) for x in (0.0005, 0.05, 1, 200)]
     ['0.5 ms', '50 ms', '1 s', '200 s']
     """
     return f"{seconds:,g} s" if seconds >= 1 else f"{seconds * 1000:,g} ms"
+
+
+def mark_1_2_5(axis: Axis) -> None:
+    """Puts ticks at 1, 2 and 5 of every decade of a logarithmic axis, and durations beside them."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(duration))
 
 
 def style(axes: Axes) -> None:

@@ -22,7 +22,13 @@ from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
 
 
-def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+def run_one(
+    run: RunConfig,
+    folder: Path,
+    progress: bool = False,
+    line: int = 0,
+    prepare: Callable[[Wiring], None] = lambda wiring: None,
+) -> None:
     """Simulates `run` and leaves its results in `folder`, which is replaced as a whole or not at all.
 
     Args:
@@ -30,6 +36,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         folder: where the results go.
         progress: shows simulated time, requests/s and the time left, on stderr.
         line: which line of the terminal that is, where several runs share it.
+        prepare: changes what is wired up, before it runs.
 
     Raises:
         ConfigError: a router chose no candidate.
@@ -37,10 +44,10 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         InvariantError: our mistake; nothing is left behind.
     """
     with whole_folder(folder) as partial:
-        _simulate(run, partial, progress, line)
+        _simulate(run, partial, progress, line, prepare)
 
 
-def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
+def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: Callable[[Wiring], None]) -> None:
     started = time.perf_counter()
     experiment = _simulation(run)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
@@ -57,6 +64,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
     with _bar(run, progress, line) as tick:
         wiring = Wiring(experiment, writer, tick)
         simulation = wiring.simulation
+        prepare(wiring)
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
         simulation.env.process(gaps.watch(simulation.env))
         built = time.perf_counter()

@@ -11,17 +11,18 @@ import numpy as np
 import pandas as pd
 
 from experiments import provenance
+from experiments.drift import course_of, drift_scales, follow
 from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
 from experiments.loading import RunConfig
 from experiments.recordings import Recording, find
 from experiments.replay import engine_options, simulation_of
+from experiments.runner import run_one as simulate
 from experiments.tables import write_json, write_rows
 from experiments.validate_config import Validate
 from experiments.validate_page import Page, draw, write_page
 from experiments.whole_folder import whole_folder
 from replicas.calibration.file import Calibration, read
-from replicas.calibration.fit import predicted_s, total_s
-from sim.errors import ConfigError, TraceError
+from sim.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Case:
     scale: float  # of the step times: the declared drift
     real: Measures
     simulated: Measures
+    followed: Measures | None  # simulated with the machine's speed as it was recorded, window by window
     notes: list[str]
 
 
@@ -64,37 +66,22 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
 
 
-def drift_scales(recordings: Sequence[Recording], calibration: Calibration, drift: str) -> dict[str, float]:
-    """Returns name -> the scalar for all step times: the recorded steps' total time over what the calibration says of them.
-
-    Raises:
-        TraceError: a scalar is wanted and a recording has no steps.
-    """
-    if drift == "none":
-        return {recording.name: 1.0 for recording in recordings}
-    measured, said = {}, {}
-    for recording in recordings:
-        if not recording.steps_path.exists():
-            raise TraceError(f"{recording.steps_path}: no such file; without recorded steps, drift must be none")
-        measured[recording.name] = float(total_s(recording.steps).sum())
-        said[recording.name] = float(predicted_s(recording.steps, calibration.device_time, calibration.cpu_time).sum())
-    if drift == "one":
-        return dict.fromkeys(measured, sum(measured.values()) / sum(said.values()))
-    return {name: measured[name] / said[name] for name in measured}
-
-
 def _case(recording: Recording, calibration: Calibration, config: Validate, scale: float, folder: Path) -> Case:
-    from experiments.runner import run_one as simulate  # here: compiled code
-
     scratch = folder / "traffic"
     scratch.mkdir(exist_ok=True)
-    run = simulation_of(recording, calibration, config.calibration, scale, config.seed, scratch)
-    simulate(run, folder / "runs" / recording.name)
     _, unknown = engine_options(recording)
     notes = [f"{recording.name}: not simulated: {', '.join(unknown)}"] if unknown else []
+    run = simulation_of(recording, calibration, config.calibration, scale, config.seed, scratch)
+    simulate(run, folder / "runs" / recording.name)
     simulated, warnings = simulated_measures(folder / "runs" / recording.name)
     notes += [f"{recording.name}: {warning}" for warning in warnings]
-    return Case(recording, scale, real_measures(recording), simulated, notes)
+    followed = None
+    if config.follow_drift_s is not None:
+        as_usual = simulation_of(recording, calibration, config.calibration, 1.0, config.seed, scratch)
+        course = follow(course_of(recording, calibration, config.follow_drift_s), config.follow_drift_s)
+        simulate(as_usual, folder / "runs" / f"{recording.name}_followed", prepare=course)
+        followed, _ = simulated_measures(folder / "runs" / f"{recording.name}_followed")
+    return Case(recording, scale, real_measures(recording), simulated, followed, notes)
 
 
 def real_measures(recording: Recording) -> Measures:
@@ -141,8 +128,15 @@ def _rows(cases: Sequence[Case], config: Validate) -> list[dict[str, Any]]:
         busy_share = case.recording.busy_share
         about = {"recording": case.recording.name, "band": band_of(busy_share), "busy_share": busy_share}
         about["step_time_scale"] = case.scale
-        rows += errors(case.real, case.simulated, spread, config.tolerance, **about)
+        followed = {} if case.followed is None else followed_errors(case.real, case.followed)
+        for row in errors(case.real, case.simulated, spread, config.tolerance, **about):
+            rows.append({**row, "followed_error": followed.get((row["metric"], row["statistic"]))})
     return rows
+
+
+def followed_errors(real: Measures, followed: Measures) -> dict[tuple[str, str], float]:
+    """Returns (metric, statistic) -> error of the run that followed the machine's speed."""
+    return {(row["metric"], row["statistic"]): row["error"] for row in errors(real, followed, {}, 1.0)}
 
 
 def _workload(recording: Recording) -> tuple[Any, ...]:

@@ -26,6 +26,12 @@ class Validate(Study):
         description="Allowance for a machine that has become slower or faster since: one scalar for all step times of all "
         "recordings, or of each, from the recorded steps; it is reported",
     )
+    follow_drift_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Simulate each recording once more with the machine's speed as its steps show it, window by window of this "
+        "length: no prediction, but it tells how much of the error is drift; null = do not",
+    )
     tolerance: float = Field(default=0.05, gt=0, description="Error that is allowed, or repeat_spread where that is larger")
     repeat_spread: dict[str, dict[Percentile, Annotated[float, Field(gt=0)]]] = Field(
         default={},

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.errors import LATENCIES, RATES, STATISTICS, Measures
-from experiments.plots import FAINT, INK, style
+from experiments.plots import INK, mark_1_2_5, style
 from experiments.summary_table import METRICS
 from experiments.validate_config import Validate
 from replicas.calibration.file import Calibration
@@ -46,6 +46,10 @@ def _lines(page: Page) -> Iterator[str]:
     yield from _drift(page, table)
     yield from _errors(table)
     yield from _mean_errors(table)
+    if page.config.follow_drift_s is not None:
+        yield f"The same when the simulated machine's speed follows the recorded one, every {page.config.follow_drift_s:g} s:"
+        yield "no prediction, but what is left is not the machine's drift.\n"
+        yield from _errors(table, "followed_error")
     for note in page.notes:
         yield f"! {note}"
 
@@ -58,43 +62,49 @@ def _drift(page: Page, table: pd.DataFrame) -> Iterator[str]:
     yield f"{words[page.config.drift]}{'' if page.config.drift == 'none' else ' ' + given + '.'}\n"
 
 
-def _errors(table: pd.DataFrame) -> Iterator[str]:
-    """One table: a row for each metric and statistic, a column for each recording, and the spread of real runs."""
-    names = [*table.drop_duplicates("recording").sort_values("busy_share")["recording"]]
-    busy = table.drop_duplicates("recording").set_index("recording")["busy_share"]
-    heads = [f"{name} ({busy[name]:.0%} busy)" if np.isfinite(busy[name]) else name for name in names]
+def _errors(table: pd.DataFrame, error: str = "error") -> Iterator[str]:
+    """One table: a row for each metric and statistic, a column for each recording, and what real runs differ by."""
+    once = table.drop_duplicates("recording").sort_values("busy_share")
+    heads = [_head(name, busy_share) for name, busy_share in zip(once["recording"], once["busy_share"], strict=True)]
     yield f"| | {' | '.join(heads)} | two real runs |"
-    yield "|---|" + "---:|" * (len(names) + 1)
-    for metric in (*LATENCIES, *RATES):
-        for statistic in STATISTICS:
-            rows = table[(table["metric"] == metric) & (table["statistic"] == statistic)].set_index("recording")
-            if rows.empty:
-                continue
-            cells = [_cell(rows.loc[name]) if name in rows.index else "" for name in names]
-            spread = rows["repeat_spread"].max()
-            label = f"{_LABELS[metric]} {statistic}" if metric in LATENCIES else _LABELS[metric]
-            yield f"| {label} | {' | '.join(cells)} | {f'{spread:.1%}' if np.isfinite(spread) else 'not known'} |"
+    yield "|---|" + "---:|" * (len(once) + 1)
+    for label, rows in _rows(table):
+        by_name = rows.set_index("recording")
+        cells = [_cell(by_name.loc[name], error) if name in by_name.index else "" for name in once["recording"]]
+        spread = rows["repeat_spread"].max()
+        yield f"| {label} | {' | '.join(cells)} | {f'{spread:.1%}' if np.isfinite(spread) else 'not known'} |"
     yield ""
 
 
-def _cell(row: Any) -> str:
-    text = f"{row['error']:+.1%}"
-    return text if row["is_within"] else f"**{text}**"
+def _head(name: str, busy_share: float) -> str:
+    return f"{name} ({busy_share:.0%} busy)" if np.isfinite(busy_share) else name
 
 
-def _mean_errors(table: pd.DataFrame) -> Iterator[str]:
-    """Mean absolute errors: of every band, and of all recordings."""
-    bands = [*table.sort_values("busy_share")["band"].drop_duplicates()]
-    yield f"| mean absolute error | {' | '.join(bands)} | all |"
-    yield "|---|" + "---:|" * (len(bands) + 1)
+def _rows(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yields the rows of each metric and statistic that there are, with a label."""
     for metric in (*LATENCIES, *RATES):
         for statistic in STATISTICS:
             rows = table[(table["metric"] == metric) & (table["statistic"] == statistic)]
-            if rows.empty:
-                continue
-            cells = [rows[rows["band"] == band]["error"].abs().mean() for band in bands] + [rows["error"].abs().mean()]
-            label = f"{_LABELS[metric]} {statistic}" if metric in LATENCIES else _LABELS[metric]
-            yield f"| {label} | {' | '.join('' if np.isnan(cell) else f'{cell:.1%}' for cell in cells)} |"
+            if not rows.empty:
+                yield (f"{_LABELS[metric]} {statistic}" if metric in LATENCIES else _LABELS[metric]), rows
+
+
+def _cell(row: Any, error: str) -> str:
+    text = f"{row[error]:+.1%}"
+    return text if error != "error" or row["is_within"] else f"**{text}**"
+
+
+def _mean_errors(table: pd.DataFrame) -> Iterator[str]:
+    """Mean absolute errors: of every band, of all recordings, and of all when the machine's speed is followed."""
+    bands = [*table.sort_values("busy_share")["band"].drop_duplicates()]
+    is_followed = table["followed_error"].notna().any()
+    heads = [*bands, "all", *(["all, drift followed"] if is_followed else [])]
+    yield f"| mean absolute error | {' | '.join(heads)} |"
+    yield "|---|" + "---:|" * len(heads)
+    for label, rows in _rows(table):
+        cells = [rows[rows["band"] == band]["error"].abs().mean() for band in bands] + [rows["error"].abs().mean()]
+        cells += [rows["followed_error"].astype(float).abs().mean()] if is_followed else []
+        yield f"| {label} | {' | '.join('' if np.isnan(cell) else f'{cell:.1%}' for cell in cells)} |"
     yield ""
 
 
@@ -110,14 +120,13 @@ def draw(cases: Sequence[tuple[str, Measures, Measures]], folder: Path) -> None:
             _distribution(one, real.latencies.get(metric, np.empty(0)), _REAL, "real")
             _distribution(one, simulated.latencies.get(metric, np.empty(0)), _SIMULATED, "simulated")
             one.set_xscale("log")
+            mark_1_2_5(one.xaxis)
             one.set_ylim(0, 1)
             style(one)
             if column == 0:
                 one.set_ylabel(f"{name}\nshare of requests", color=INK)
             if row == 0:
                 one.set_title(_LABELS[metric], loc="left", color=INK, fontweight="bold")
-            if row == len(cases) - 1:
-                one.set_xlabel("seconds", color=FAINT)
     axes[0, 0].legend(frameon=False, labelcolor=INK, loc="lower right")
     figure.savefig(folder / "distributions.png", dpi=110, metadata={"Software": None})
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from replicas.calibration.file import SHORTEST_S, CpuPart, CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
+from replicas.calibration.cpu_fit import fit_cpu
+from replicas.calibration.file import SHORTEST_S, CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
+from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
 from replicas.calibration.steps import PARTS
 from replicas.step_time import padded_tokens
 
@@ -34,8 +35,6 @@ Assumption: a tenth, as a shared two-core machine was seen to do; a quiet GPU st
 MAX_KNOTS = 60
 """More would make the fit slow; a longer measurement has longer windows."""
 
-MIN_REPEATS = 3
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -56,7 +55,7 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | 
 
     A machine whose speed drifts while it is measured makes whichever shapes it measures in a slow minute look expensive. So
     its speed is fitted too, as a line through one knot every `drift_window_s`, held near 1 where the steps do not tell it
-    from the coefficients.
+    from the coefficients, which are for its mean speed.
 
     Args:
         steps: at least as many as there are coefficients.
@@ -72,20 +71,22 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | 
         raise ValueError(f"{len(steps)} steps are too few for {len(NAMES)} coefficients")
     if not (measured_s > 0).all():
         raise ValueError(f"device_s of step {int(np.argmin(measured_s))} is {measured_s.min():g}; times must be above 0")
-    best, has_overlap = _fit_device(features, measured_s, _knots(steps["at_s"].to_numpy(np.float64), drift_window_s))
+    knots = _knots(steps["at_s"].to_numpy(np.float64), drift_window_s)
+    best, has_overlap = _fit_device(features, measured_s, knots)
     device_time = DeviceTime(**dict(zip(NAMES, best.values.tolist(), strict=True)))
-    cpu_time, silent = _fit_cpu(steps)
+    cpu_time, silent = fit_cpu(steps)
     errors, unknown = _identified(best, has_overlap)
     fitted_s = predicted_s(steps, device_time, cpu_time, max_graph_tokens)
+    factors = np.exp(knots @ best.slowness)
     return Fit(
         device_time=device_time,
         cpu_time=cpu_time,
         relative_errors=errors,
         not_identified=[*unknown, *silent],
-        range=_range_of(steps),
-        residuals=_residuals(fitted_s, total_s(steps)),
-        repeat_spread=_repeat_spread(steps),
-        drift=None if drift_window_s is None else _drift_of(best.slowness, drift_window_s),
+        range=range_of(steps),
+        residuals=residuals_of(fitted_s, total_s(steps)),
+        repeat_spread=repeat_spread_of(steps),
+        drift=None if drift_window_s is None else _drift_of(factors, drift_window_s),
     )
 
 
@@ -119,7 +120,7 @@ def total_s(steps: pd.DataFrame) -> Floats:
 
 
 def _knots(at_s: Floats, window_s: float | None) -> Floats:
-    """Returns (n, knots) the weights of the two knots that each step lies between; no knots without a window."""
+    """Returns (n, knots) how much each knot says of a step's slowness, relative to the mean; no knots without a window."""
     if window_s is None:
         return np.zeros((len(at_s), 0))
     elapsed_s = at_s - at_s.min()
@@ -129,7 +130,7 @@ def _knots(at_s: Floats, window_s: float | None) -> Floats:
     share = elapsed_s / window_s - left
     weights[np.arange(len(at_s)), left] = 1 - share
     weights[np.arange(len(at_s)), left + 1] = share
-    return weights
+    return weights - weights.mean(axis=0)  # so that the coefficients are for the mean speed over the steps
 
 
 def _fit_device(features: Floats, measured_s: Floats, knots: Floats) -> tuple["_Minimum", bool]:
@@ -212,57 +213,5 @@ def _identified(best: _Minimum, has_overlap: bool) -> tuple[dict[str, float], li
     return errors, unknown
 
 
-def _drift_of(slowness: Floats, window_s: float) -> Drift:
-    factors = np.exp(slowness)
+def _drift_of(factors: Floats, window_s: float) -> Drift:
     return Drift(window_s=window_s, fastest=float(factors.min()), slowest=float(factors.max()), spread=float(factors.std()))
-
-
-def _fit_cpu(steps: pd.DataFrame) -> tuple[CpuTime, list[str]]:
-    """Fits a constant and a cost per request to each part of the CPU's work, and says which part was not measured."""
-    parts, silent = {}, []
-    for name in ("schedule", "update", "front_end"):
-        seconds = steps[f"{name}_s"].to_numpy(np.float64)
-        is_known = np.isfinite(seconds) & (seconds > 0)
-        if is_known.sum() < MIN_REPEATS:
-            silent.append(f"cpu_time.{name}: not measured, taken as 0")
-            parts[name] = CpuPart(s=0.0, s_per_request=0.0)
-            continue
-        requests = steps["num_requests"].to_numpy(np.float64)[is_known]
-        parts[name] = _line(requests, seconds[is_known])
-    return CpuTime(**parts), silent
-
-
-def _line(requests: Floats, seconds: Floats) -> CpuPart:
-    terms = np.column_stack([np.ones(len(requests)), requests])
-    first = np.maximum(nnls(terms / seconds[:, None], np.ones(len(requests)))[0], 1e-12)
-
-    def errors(scaled: Floats) -> Floats:
-        relative: Floats = terms @ (scaled * first) / seconds - 1
-        return relative
-
-    found = least_squares(errors, np.ones(2), bounds=(0, np.inf), loss="soft_l1", f_scale=OUTLIER)
-    s, s_per_request = (found.x * first).tolist()
-    return CpuPart(s=s, s_per_request=s_per_request)
-
-
-def _range_of(steps: pd.DataFrame) -> FittedRange:
-    names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
-    return FittedRange(**{name: [float(steps[name].min()), float(steps[name].max())] for name in names})
-
-
-def _residuals(fitted_s: Floats, measured_s: Floats) -> Residuals:
-    errors = fitted_s / measured_s - 1
-    p50, p90, p99 = np.quantile(np.abs(errors), [0.5, 0.9, 0.99]).tolist()
-    return Residuals(num_steps=len(errors), p50=p50, p90=p90, p99=p99, mean=float(errors.mean()))
-
-
-def _repeat_spread(steps: pd.DataFrame) -> Spread:
-    """Compares the steps of one shape; decodes whose contexts differ by less than 2 % are one shape."""
-    near: dict[str, Any] = {name: np.round(np.log(steps[name]) / np.log(1.02)) for name in ("attended_tokens", "kv_tokens")}
-    shapes = steps.groupby([steps["num_requests"], steps["num_tokens"], near["attended_tokens"], near["kv_tokens"]])
-    many = shapes["device_s"].transform("size") >= MIN_REPEATS
-    apart = np.abs(steps["device_s"] / shapes["device_s"].transform("median") - 1)[many]
-    if apart.empty:
-        return Spread(num_shapes=0)
-    p50, p90 = np.quantile(apart, [0.5, 0.9]).tolist()
-    return Spread(num_shapes=int((shapes.size() >= MIN_REPEATS).sum()), p50=p50, p90=p90)

@@ -1,5 +1,6 @@
 """Measures step shapes on an engine, each again and again until its median is tight, or it is clear that it will not be."""
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -56,10 +57,11 @@ def measure_all(engine: MeasuredEngine, shapes: Sequence[Shape], seed: int, pati
     for round_number in range(patience.max_repeats + 1):
         for place in rng.permutation(len(open_shapes)):
             shape = open_shapes[place]
+            at_s = time.monotonic()
             times = engine.measure(shape)
             if round_number > 0:
                 seconds[shape].append(times.device_s)
-                rows.append(_row(shape, times._asdict(), len(rows)))
+                rows.append(_row(shape, times._asdict(), at_s))
         open_shapes = [shape for shape in open_shapes if not _is_tight(seconds[shape], patience)]
     loose = [(shape, median_error(values)) for shape, values in seconds.items() if not _is_tight(values, patience)]
     return Measured(pd.DataFrame(rows, columns=[*COLUMNS]), loose)
@@ -69,9 +71,9 @@ def _is_tight(seconds: Sequence[float], patience: Patience) -> bool:
     return len(seconds) >= patience.min_repeats and median_error(seconds) <= patience.tightness
 
 
-def _row(shape: Shape, times: dict[str, float], number: int) -> dict[str, float]:
+def _row(shape: Shape, times: dict[str, float], at_s: float) -> dict[str, float]:
     return {
-        "at_s": float(number),  # only the order is known
+        "at_s": at_s,
         "num_requests": shape.num_requests,
         "num_prefills": int(shape.chunk > 0),
         "num_tokens": shape.num_tokens,
