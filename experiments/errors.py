@@ -15,7 +15,8 @@ Floats = NDArray[np.float64]
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
-RATES = ("requests_per_s", "output_tokens_per_s")
+RATES = ("requests_per_s", "output_tokens_per_s", "cached_token_share", "preemptions_per_request")
+"""One number a run; where the real one is 0 there is no relative error, and no row."""
 
 COLUMNS = (
     Column("recording", pa.string(), "the run", False),
@@ -79,9 +80,9 @@ def errors(
     rows = []
     for metric, statistic in [*((m, s) for m in LATENCIES for s in STATISTICS), *((rate, "mean") for rate in RATES)]:
         truth, ours = real.value(metric, statistic), simulated.value(metric, statistic)
-        if not np.isfinite(truth):
+        if not np.isfinite(truth) or truth == 0:
             continue
-        error = ours / truth - 1 if truth else float("nan")
+        error = ours / truth - 1
         spread = repeat_spread.get(metric, {}).get(statistic, float("nan"))
         rows.append(
             {

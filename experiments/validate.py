@@ -98,8 +98,14 @@ def real_measures(recording: Recording) -> Measures:
     }
     if "first_sched_s" in table:
         latencies["queue_s"] = (table["first_sched_s"] - table["arrival_s"]).to_numpy(np.float64)
-    per_s = 1 / recording.duration_s
-    rates = {"requests_per_s": len(table) * per_s, "output_tokens_per_s": float(table["output_len"].sum()) * per_s}
+    rates = {
+        "requests_per_s": len(table) / recording.duration_s,
+        "output_tokens_per_s": float(table["output_len"].sum()) / recording.duration_s,
+    }
+    if "cached_tokens" in table:
+        rates["cached_token_share"] = float(table["cached_tokens"].sum() / table["prompt_len"].sum())
+    if "num_preemptions" in table:
+        rates["preemptions_per_request"] = float(table["num_preemptions"].mean())
     return Measures(latencies, rates=rates)
 
 
@@ -112,6 +118,8 @@ def simulated_measures(folder: Path) -> tuple[Measures, list[str]]:
     rates = {
         "requests_per_s": len(finished) / duration_s,
         "output_tokens_per_s": float(finished["num_output_tokens"].sum()) / duration_s,
+        "cached_token_share": float(finished["num_cached_tokens"].sum() / finished["num_prompt_tokens"].sum()),
+        "preemptions_per_request": float(table["num_preemptions"].mean()),
     }
     latencies = {metric: table[metric].to_numpy(np.float64) for metric in ("ttft_s", "tpot_s", "e2e_s", "queue_s")}
     gaps = {("itl_s", statistic): summary["all"]["itl_s"][statistic] for statistic in STATISTICS}

@@ -16,7 +16,13 @@ from experiments.validate_config import Validate
 from replicas.calibration.file import Calibration
 
 _REAL, _SIMULATED = "#1f2933", "#d64545"
-_LABELS = {**METRICS, "requests_per_s": "requests/s", "output_tokens_per_s": "output tokens/s"}
+_LABELS = {
+    **METRICS,
+    "requests_per_s": "requests/s",
+    "output_tokens_per_s": "output tokens/s",
+    "cached_token_share": "prompt tokens from the cache",
+    "preemptions_per_request": "preemptions",
+}
 
 
 class Page(NamedTuple):

@@ -1,5 +1,6 @@
 """A replica as numbers: vLLM's options in, the engine's limits and step-time coefficients out."""
 
+from functools import cached_property
 from math import inf
 from typing import Any, Literal
 
@@ -176,13 +177,12 @@ class Surrogate(Params):
 
     @model_validator(mode="after")
     def _calibration_decides_alone(self) -> "Surrogate":
-        if self.calibration is None:
+        if self.measured is None:  # reading it raises ValueError
             if self.step_time_scale != 1.0:
                 raise ValueError(f"step_time_scale {self.step_time_scale:g} needs a calibration, whose times it multiplies")
             if self.dtype == "float32":
                 raise ValueError("dtype float32 needs a calibration: the catalogue has no GPU's float32 rate")
             return self
-        read(self.calibration)  # raises ValueError
         for name in _OF_THE_ROOFLINE:
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
@@ -356,9 +356,9 @@ class Surrogate(Params):
         fields["overhead_s"] += self.draft_s
         return fields
 
-    @property
+    @cached_property
     def measured(self) -> Calibration | None:
-        """The calibration, read anew; None for a roofline."""
+        """The calibration, read once; None for a roofline."""
         return None if self.calibration is None else read(self.calibration)
 
     @property

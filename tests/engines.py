@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from pydantic import PrivateAttr
 
+from replicas.calibration.device_fit import NAMES, device_s
 from replicas.calibration.engines import Limits, MeasuredEngine, StepTimes
 from replicas.calibration.file import DeviceTime
-from replicas.calibration.fit import NAMES, device_s
 from replicas.calibration.shapes import Shape
 
 COEFFICIENTS = {"s_per_token": 4e-5, "s_per_attended_token": 2e-9, "weights_s": 6e-3, "s_per_kv_token": 3e-8, "fixed_s": 0.0,

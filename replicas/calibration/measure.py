@@ -7,14 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from replicas.calibration.device_fit import MAD_TO_STANDARD_DEVIATION
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 
 MEDIAN_TO_STANDARD_ERROR = 1.253
 """The median of n normal values varies 1.253 times as much as their mean does (square root of pi / 2)."""
-MAD_TO_STANDARD_DEVIATION = 1.4826
-"""A normal law's standard deviation over its median absolute deviation."""
 
 
 class Patience(NamedTuple):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from replicas.calibration.device_fit import NAMES, device_s, gradient
 from replicas.calibration.fit import features_of, fit
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import Shape, worth_measuring
@@ -124,6 +125,19 @@ def test_the_range_is_that_of_the_steps() -> None:
     assert found.range.num_requests == [1, 8]
     assert found.range.num_tokens == [1, 512]
     assert found.range.kv_tokens == [16, 8 * 2048]
+
+
+@pytest.mark.parametrize("serial_share", [0.0, 0.4, 1.0])
+def test_the_gradient_is_that_of_the_form(serial_share: float) -> None:
+    """Against central differences, which are good to about the square of a step of 1e-6."""
+    shapes = worth_measuring(64, 2048, 4096, 200_000)
+    features = features_of(steps_of(shapes, np.ones(len(shapes))))
+    values = np.array([getattr(truth(serial_share=serial_share, fixed_s=1e-3), name) for name in NAMES])
+    for place in range(len(NAMES)):
+        change = np.zeros(len(NAMES))
+        change[place] = 1e-6 * max(values[place], 1e-3)
+        slope = (device_s(features, values + change) - device_s(features, values - change)) / (2 * change[place])
+        np.testing.assert_allclose(gradient(features, values)[:, place], slope, rtol=1e-6, atol=1e-9)
 
 
 def test_padding_is_in_the_arithmetic() -> None:
