@@ -21,7 +21,6 @@ from replicas.calibration.fit import Fit, fit
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
-from replicas.surrogate import largest_graph_tokens
 from sim.errors import ConfigError
 
 FILE, STEPS = "calibration.yaml", "steps.parquet"
@@ -91,7 +90,7 @@ def _recorded(config: Calibrate) -> _Material:
         kv_cache=_kv_cache(metas),
         source=f"{len(steps):,} recorded steps of {', '.join(recording.name for recording in recordings)}",
         engine_version=config.engine_version,
-        max_graph_tokens=max(_graph_tokens(meta["engine_args"], config) for meta in metas),
+        max_graph_tokens=max(recording.max_graph_tokens(config.gpu) for recording in recordings),
         warnings=[],
     )
 
@@ -103,13 +102,6 @@ def _kv_cache(metas: Sequence[Mapping[str, Any]]) -> KvCache | None:
         if "num_gpu_blocks" in meta and "block_size" in arguments and "num_gpu_blocks_override" not in arguments:
             return KvCache(num_gpu_blocks=meta["num_gpu_blocks"], block_size=arguments["block_size"])
     return None
-
-
-def _graph_tokens(arguments: Mapping[str, Any], config: Calibrate) -> int:
-    """The largest CUDA graph of a recorded engine, by its arguments."""
-    if arguments.get("enforce_eager") or "max_num_seqs" not in arguments:
-        return 0
-    return largest_graph_tokens(config.gpu, arguments["max_num_seqs"])
 
 
 def _calibration(config: Calibrate, fitted: Fit, material: _Material) -> Calibration:

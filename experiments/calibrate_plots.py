@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 
 from experiments.plots import FAINT, GRID, INK, mark_1_2_5, style
 from replicas.calibration.file import Calibration
-from replicas.calibration.fit import predicted_s, total_s
+from replicas.calibration.fit import predicted_s
 
 _DECODES, _PREFILLS = "#2f7ed8", "#d64545"
 
 
 def draw_fit(steps: pd.DataFrame, calibration: Calibration, out: Path, max_graph_tokens: int = 0) -> None:
-    """Draws fitted against measured step times, and their ratio in the order of the measurement."""
-    fitted_s = predicted_s(steps, calibration.device_time, calibration.cpu_time, max_graph_tokens)
-    measured_s = total_s(steps)
+    """Draws fitted against measured device times, and their ratio in the order of the measurement."""
+    fitted_s = predicted_s(steps, calibration.device_time, max_graph_tokens)
+    measured_s = steps["device_s"].to_numpy(np.float64)
     is_prefill = steps["num_prefills"].to_numpy() > 0
     figure = Figure(figsize=(11, 4.6), layout="constrained", facecolor="white")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.4])
@@ -36,7 +36,7 @@ def _against(axes: Axes, measured_s: np.ndarray, fitted_s: np.ndarray, is_prefil
     mark_1_2_5(axes.yaxis)
     axes.set_xlabel("measured", color=INK)
     axes.set_ylabel("fitted", color=INK)
-    axes.set_title("Step time", loc="left", color=INK, fontweight="bold")
+    axes.set_title("The device's time of a step", loc="left", color=INK, fontweight="bold")
     axes.legend(frameon=False, labelcolor=INK)
     style(axes)
 

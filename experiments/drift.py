@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from experiments.recordings import Recording
 from experiments.wiring import Wiring
 from replicas.calibration.file import Calibration
-from replicas.calibration.fit import predicted_s, total_s
+from replicas.calibration.fit import predicted_s
 from sim.errors import TraceError
 
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ _TIMES = (
 
 
 def drift_scales(recordings: Sequence[Recording], calibration: Calibration, drift: str) -> dict[str, float]:
-    """Returns name -> the scalar for all step times: the recorded steps' total time over what the calibration says of them.
+    """Returns name -> the scalar for all step times: what the recorded steps took on the device over what the calibration says.
 
     Args:
         recordings: with their steps, unless `drift` is none.
@@ -44,7 +44,7 @@ def drift_scales(recordings: Sequence[Recording], calibration: Calibration, drif
     for recording in recordings:
         if not recording.steps_path.exists():
             raise TraceError(f"{recording.steps_path}: no such file; without recorded steps, drift must be none")
-        measured[recording.name] = float(total_s(recording.steps).sum())
+        measured[recording.name] = float(recording.steps["device_s"].sum())
         said[recording.name] = float(_said_s(recording, calibration).sum())
     if drift == "one":
         return dict.fromkeys(measured, sum(measured.values()) / sum(said.values()))
@@ -55,7 +55,7 @@ def course_of(recording: Recording, calibration: Calibration, window_s: float) -
     """Returns the factor on step times in each window of a recording, from its first arrival on; idle ones as before them."""
     since_s = recording.steps["at_s"].to_numpy(np.float64) - float(recording.requests["arrival_s"].min())
     window = np.maximum(since_s // window_s, 0).astype(np.int64)
-    measured = np.bincount(window, total_s(recording.steps))
+    measured = np.bincount(window, recording.steps["device_s"])
     said = np.bincount(window, _said_s(recording, calibration))
     factors = np.divide(measured, said, out=np.full(len(said), np.nan), where=said > 0)
     return pd.Series(factors).ffill().bfill().to_numpy(np.float64)
@@ -82,4 +82,4 @@ def follow(factors: Floats, window_s: float) -> Callable[[Wiring], None]:
 
 
 def _said_s(recording: Recording, calibration: Calibration) -> Floats:
-    return predicted_s(recording.steps, calibration.device_time, calibration.cpu_time)
+    return predicted_s(recording.steps, calibration.device_time, recording.max_graph_tokens(calibration.gpu))

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 
 from replicas.calibration.steps import StepError, read_steps
+from replicas.catalog import Gpu
+from replicas.surrogate import largest_graph_tokens
 from sim.errors import TraceError
 
 REQUEST_COLUMNS = ("arrival_s", "first_token_s", "last_token_s", "prompt_len", "output_len")
@@ -90,6 +92,13 @@ class Recording:
         """Gaps between the tokens of one request, pooled; empty where the steps do not say which request got one."""
         path = self.folder / f"{self.name}_steps.jsonl"
         return _gaps_s(path) if path.exists() else np.empty(0)
+
+    def max_graph_tokens(self, gpu: Gpu) -> int:
+        """Returns the tokens of the engine's largest CUDA graph, by its arguments; 0 = it used none."""
+        arguments = self.meta["engine_args"]
+        if arguments.get("enforce_eager") or "max_num_seqs" not in arguments:
+            return 0
+        return largest_graph_tokens(gpu, arguments["max_num_seqs"])
 
     @property
     def busy_share(self) -> float:

@@ -61,6 +61,11 @@ class Result:
         return self._table("replicas")
 
     @cached_property
+    def errors(self) -> pd.DataFrame:
+        """Of a validation: one row for each recording, metric and statistic."""
+        return self._table("errors")
+
+    @cached_property
     def summary(self) -> pd.DataFrame:
         """One row for each number of the summary."""
         return self._table("summary")

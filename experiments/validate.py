@@ -129,7 +129,7 @@ def simulated_measures(folder: Path) -> tuple[Measures, list[str]]:
 def _rows(cases: Sequence[Case], config: Validate) -> list[dict[str, Any]]:
     rows = []
     for case in cases:
-        repeats = [other.real for other in cases if _workload(other.recording) == _workload(case.recording)]
+        repeats = [other.real for other in cases if is_repeat(case.recording, other.recording)]
         spread = {metric: dict(values) for metric, values in config.repeat_spread.items()}
         for metric, values in spread_between(repeats).items():
             spread.setdefault(metric, {}).update(values)
@@ -147,11 +147,14 @@ def followed_errors(real: Measures, followed: Measures) -> dict[tuple[str, str],
     return {(row["metric"], row["statistic"]): row["error"] for row in errors(real, followed, {}, 1.0)}
 
 
-def _workload(recording: Recording) -> tuple[Any, ...]:
-    """What makes two recordings repeats of each other: the same lengths at the same stamps (to a millisecond)."""
-    table = recording.requests
-    stamps = (table["arrival_s"] - table["arrival_s"].min()).round(3)
-    return (tuple(stamps), tuple(table["prompt_len"]), tuple(table["output_len"]))
+def is_repeat(one: Recording, other: Recording) -> bool:
+    """Tells whether two recordings are of the same workload: the same lengths, at stamps that differ by under a millisecond."""
+    a, b = one.requests, other.requests
+    lengths = ["prompt_len", "output_len"]
+    if len(a) != len(b) or not (a[lengths].to_numpy() == b[lengths].to_numpy()).all():
+        return False
+    apart_s = (a["arrival_s"] - a["arrival_s"].min()) - (b["arrival_s"] - b["arrival_s"].min())
+    return bool(apart_s.abs().max() < 1e-3)
 
 
 def print_summary(folders: Sequence[Path]) -> None:

@@ -67,7 +67,7 @@ class FittedRange(Params):
 
 
 class Residuals(Params):
-    """How far the fit is from the steps it was fitted to: |fitted / measured - 1| of the whole step."""
+    """How far the fit is from the steps it was fitted to: |fitted / measured - 1| of the device's time, drift included."""
 
     num_steps: int = Field(ge=1, description="Steps that were fitted.")
     p50: float = Field(ge=0, description="Half of the steps are closer.")

@@ -10,7 +10,6 @@ from replicas.calibration.cpu_fit import fit_cpu
 from replicas.calibration.device_fit import NAMES, device_s, fit_device, identified
 from replicas.calibration.file import CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
 from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
-from replicas.calibration.steps import PARTS
 from replicas.step_time import padded_tokens
 
 Floats = NDArray[np.float64]
@@ -64,7 +63,7 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | 
         relative_errors=errors,
         not_identified=[*unknown, *silent],
         range=range_of(steps),
-        residuals=residuals_of(predicted_s(steps, device_time, cpu_time, max_graph_tokens), total_s(steps)),
+        residuals=residuals_of(predicted_s(steps, device_time, max_graph_tokens), measured_s),
         repeat_spread=repeat_spread_of(steps),
         drift=None if drift_window_s is None else _drift_of(np.exp(knots @ best.slowness), drift_window_s),
     )
@@ -77,16 +76,9 @@ def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Floats:
     return np.column_stack([np.asarray(padded, np.float64), *rest])
 
 
-def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, cpu_time: CpuTime, max_graph_tokens: int = 0) -> Floats:
-    """Returns (n,) the seconds of each step, device and CPU one after the other."""
-    values = [getattr(device_time, name) for name in NAMES]
-    cpu_s = cpu_time.s + cpu_time.s_per_request * steps["num_requests"].to_numpy(np.float64)
-    return device_s(features_of(steps, max_graph_tokens), values) + cpu_s
-
-
-def total_s(steps: pd.DataFrame) -> Floats:
-    """Returns (n,) the measured seconds of each step and of the front end before it, where that was measured."""
-    return sum((np.nan_to_num(steps[part].to_numpy(np.float64)) for part in PARTS), np.zeros(len(steps)))
+def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0) -> Floats:
+    """Returns (n,) the device's seconds of each step, to be compared with `device_s`."""
+    return device_s(features_of(steps, max_graph_tokens), [getattr(device_time, name) for name in NAMES])
 
 
 def _knots(at_s: Floats, window_s: float | None) -> Floats:

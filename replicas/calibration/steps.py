@@ -15,14 +15,12 @@ COLUMNS = {
     "num_tokens": "new tokens, sum of n",
     "attended_tokens": "sum of n (c + n/2), with c tokens computed or cached before",
     "kv_tokens": "sum of c + n",
-    "device_s": "model run, from the end of planning to the arrival of its output",
+    "device_s": "model run, from the end of planning, or of the model run before, to the arrival of its output",
     "schedule_s": "planning",
     "update_s": "taking the tokens in",
-    "front_end_s": "from the last step's end to this one's start; missing when the engine was idle in between",
+    "front_end_s": "from the last step's end to this one's start; missing when the engine was idle in between, or ahead",
 }
 """The columns of a table of steps, which is also what the Parquet file beside a calibration holds."""
-
-PARTS = ("device_s", "schedule_s", "update_s", "front_end_s")
 
 
 class StepError(ValueError):
@@ -70,13 +68,20 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _rows(steps: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, float]]:
-    last_end_s, left = np.nan, False
+    """One row a step, in the order in which they were done; with async scheduling the next is planned before one is done."""
+    last_output_s, last_end_s, is_busy = -np.inf, np.nan, False
     for step in steps:
-        row = {"at_s": step["t0"], **batch_of(step["reqs"])}
-        row |= {"schedule_s": step["t1"] - step["t0"], "device_s": step["t2"] - step["t1"], "update_s": step["t3"] - step["t2"]}
-        row["front_end_s"] = step["t0"] - last_end_s if left else np.nan
-        last_end_s, left = step["t3"], len(step.get("finished", ())) < len(step["reqs"]) or step.get("waiting", 0) > 0
-        yield row
+        begins_s, planned_s, output_s, ends_s = (step[name] for name in ("t0", "t1", "t2", "t3"))
+        yield {
+            "at_s": begins_s,
+            **batch_of(step["reqs"]),
+            "device_s": output_s - max(planned_s, last_output_s),
+            "schedule_s": planned_s - begins_s,
+            "update_s": ends_s - output_s,
+            "front_end_s": begins_s - last_end_s if is_busy and begins_s > last_end_s else np.nan,
+        }
+        last_output_s, last_end_s = output_s, ends_s
+        is_busy = len(step.get("finished", ())) < len(step["reqs"]) or step.get("waiting", 0) > 0
 
 
 def batch_of(requests: Iterable[tuple[Any, int, int, int, int]]) -> dict[str, float]:

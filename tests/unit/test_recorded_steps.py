@@ -40,6 +40,14 @@ def test_the_front_end_is_what_is_between_two_steps_unless_the_engine_had_nothin
     np.testing.assert_allclose(read_steps(written(tmp_path, lines))["front_end_s"], [np.nan, 0.001, np.nan])
 
 
+def test_the_device_time_of_a_step_planned_ahead_begins_with_the_end_of_the_one_before(tmp_path: Path) -> None:
+    """Async scheduling: the second is planned at 5 ms, while the first runs until 21; its output is there at 40 ms."""
+    ahead = {**a_line(0.005, [DECODE]), "t2": 0.040, "t3": 0.042}
+    table = read_steps(written(tmp_path, [a_line(0.0, [PREFILL]), ahead]))
+    np.testing.assert_allclose(table["device_s"], [0.020, 0.019])
+    np.testing.assert_allclose(table["front_end_s"], [np.nan, np.nan])
+
+
 def test_warm_up_and_steps_that_never_ended_are_left_out(tmp_path: Path) -> None:
     open_end = {key: value for key, value in a_line(0.1, [DECODE]).items() if key not in ("t2", "t3")}
     lines = [a_line(0.0, [PREFILL], kind="warmup"), a_line(0.05, [DECODE], kind="decode"), open_end]
