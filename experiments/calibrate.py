@@ -83,7 +83,7 @@ def _measured(engine: MeasuredEngine, seed: int) -> _Material:
 def _recorded(config: Calibrate) -> _Material:
     assert config.recordings is not None
     recordings = find(config.recordings, config.include, "_steps")
-    steps = pd.concat([recording.steps for recording in recordings], ignore_index=True)
+    steps = _in_a_row([recording.steps for recording in recordings], 2 * (config.drift_window_s or 0.0))
     metas = [recording.meta for recording in recordings]
     return _Material(
         steps=steps,
@@ -93,6 +93,15 @@ def _recorded(config: Calibrate) -> _Material:
         max_graph_tokens=max(recording.max_graph_tokens(config.gpu) for recording in recordings),
         warnings=[],
     )
+
+
+def _in_a_row(tables: Sequence[pd.DataFrame], gap_s: float) -> pd.DataFrame:
+    """Puts recordings, each with a clock of its own, one after the other: its speed in one says nothing of the next."""
+    moved, begins_s = [], 0.0
+    for table in tables:
+        moved.append(table.assign(at_s=table["at_s"] - table["at_s"].min() + begins_s))
+        begins_s = float(moved[-1]["at_s"].max()) + gap_s
+    return pd.concat(moved, ignore_index=True)
 
 
 def _kv_cache(metas: Sequence[Mapping[str, Any]]) -> KvCache | None:

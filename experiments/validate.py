@@ -13,7 +13,7 @@ import pandas as pd
 from experiments import provenance
 from experiments.drift import course_of, drift_scales, follow
 from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
-from experiments.loading import RunConfig
+from experiments.loading import RunConfig, load
 from experiments.recordings import Recording, find
 from experiments.replay import engine_options, simulation_of
 from experiments.runner import run_one as simulate
@@ -56,6 +56,8 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         cases = [_case(recording, calibration, config, scales[recording.name], partial) for recording in recordings]
+        for one in sorted((partial / "runs").iterdir()):
+            _move_paths(one, partial, folder)
         rows = _rows(cases, config)
         write_rows(partial / "errors.parquet", __doc__ or "", COLUMNS, rows)
         write_page(
@@ -82,6 +84,14 @@ def _case(recording: Recording, calibration: Calibration, config: Validate, scal
         simulate(as_usual, folder / "runs" / f"{recording.name}_followed", prepare=course)
         followed, _ = simulated_measures(folder / "runs" / f"{recording.name}_followed")
     return Case(recording, scale, real_measures(recording), simulated, followed, notes)
+
+
+def _move_paths(run_folder: Path, partial: Path, folder: Path) -> None:
+    """Lets a run's config name its traffic where that will lie, so that it can be run again."""
+    config = run_folder / "config.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace(str(partial), str(folder)), encoding="utf-8")
+    manifest = json.loads((run_folder / "manifest.json").read_text(encoding="utf-8"))
+    write_json(run_folder / "manifest.json", {**manifest, "config_hash": load(config)[0].hash})
 
 
 def real_measures(recording: Recording) -> Measures:

@@ -60,6 +60,19 @@ def test_the_same_recordings_give_the_same_file(tmp_path: Path) -> None:
     assert (run(path, out=tmp_path / "b", progress=False).folder / "calibration.yaml").read_bytes() == first
 
 
+def test_recordings_of_a_slow_and_a_fast_hour_are_told_apart(tmp_path: Path) -> None:
+    """The slow one has other shapes; clocks that both begin at 0 do not make it the same hour."""
+    short = [(at_s, prompt[:60], num_output) for at_s, prompt, num_output in some_requests(15)]
+    record(tmp_path, "fast", some_requests(15, seed=5) + [(400 + at_s, *rest) for at_s, *rest in short])
+    record(tmp_path, "slow", short, slowness=lambda at_s: 1.4)
+    found = read(run(config(tmp_path, recordings=str(tmp_path)), out=tmp_path, progress=False).folder / "calibration.yaml")
+    assert found.drift is not None
+    assert found.drift.slowest / found.drift.fastest == pytest.approx(1.4, rel=0.05)
+    # one request in every step: its cost is one with the weights
+    ours, true = (one.s_per_token / (one.weights_s + one.s_per_request) for one in (found.device_time, truth()))
+    assert ours == pytest.approx(true, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("keys", "error", "said"),
     [

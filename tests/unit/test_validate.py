@@ -62,6 +62,14 @@ def test_prompts_that_share_tokens_find_them_in_the_simulated_cache_as_in_the_re
     assert worst(table, "shared") < 3e-3
 
 
+def test_a_simulated_run_can_be_run_again_from_its_folder(folder: Path, tmp_path: Path) -> None:
+    validated(folder, tmp_path, "shared")
+    first = tmp_path / "against" / "runs" / "shared"
+    again = run(first / "config.yaml", out=tmp_path / "again", progress=False)
+    assert again.manifest["config_hash"] == json.loads((first / "manifest.json").read_text())["config_hash"]
+    pd.testing.assert_frame_equal(again.requests, pd.read_parquet(first / "requests.parquet"))
+
+
 def test_a_slower_machine_is_an_error_until_one_scalar_allows_for_it(folder: Path, tmp_path: Path) -> None:
     as_it_is = validated(folder, tmp_path, "slow", drift="none")
     assert as_it_is.loc[("slow", "e2e_s", "p50"), "error"] == pytest.approx(1 / 1.25 - 1, abs=3e-3)
