@@ -88,9 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> int:
     if options.schema:
-        from experiments.reference import schema
+        from experiments.reference import whole_schema
 
-        print(json.dumps(schema(), indent=2))
+        print(json.dumps(whole_schema(), indent=2))
         return OK
     if not options.configs:
         raise ConfigError(f"no config given; try: {parser().prog} configs/day_forecast_vs_reactive.yaml (or --help)")
@@ -137,16 +137,14 @@ def _described_all(runs: list["RunConfig"]) -> list[str]:
 
 def described(run: "RunConfig") -> str:
     """Returns a run's resolved config as YAML, with what follows from it as comments."""
-    experiment = run.experiment
-    lines = [f"{run.name}, seed {run.seed}, config {run.hash[:12]}", f"traffic: {experiment.traffic.describe()}"]
-    for pool in experiment.pools:
-        lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
+    lines = [f"{run.name}, seed {run.seed}, config {run.hash[:12]}", *run.experiment.describe()]
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     return f"---\n{comments}\n{run.yaml}"
 
 
 def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
     from experiments.running import folder_of, gather, run_all
+    from experiments.tasks import report_of
 
     out = options.out or Path("results/smoke" if options.smoke else "results")
     is_terminal = sys.stderr.isatty()
@@ -162,12 +160,11 @@ def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
         if name not in failed:
             ours = list(group)
             gather(ours, out)
-            folders += [folder_of(run, out) for run in ours]
-    if folders:
-        from experiments.report import print_summary
-
-        print_summary(folders)
-    return max(code, _compared(folders, options))
+            folders.append((ours[0].experiment.kind, [folder_of(run, out) for run in ours]))
+    for kind, those in groupby(folders, key=lambda pair: pair[0]):
+        report_of(kind)([folder for _, several in those for folder in several])
+    simulated = [folder for kind, several in folders if kind == "simulate" for folder in several]
+    return max(code, _compared(simulated, options))
 
 
 def _told(outcome: "Outcome") -> int:

@@ -117,15 +117,31 @@ class Pool(Params):
         return self
 
 
-class Experiment(Params):
-    """One question to the simulator."""
+class Study(Params):
+    """What every kind of config has."""
 
     name: FolderName = Field(description="Name of the experiment and of its result folder; by default the file's")
-    kind: Literal["simulate"] = Field(default="simulate", description="What is done with the rest")
+    kind: str = Field(description="What is done with the rest")
     seed: int = Field(default=1, ge=0, description="Seed of everything random")
     seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
         default=None, min_length=1, description="Several seeds, one run for each; instead of `seed`"
     )
+
+    sweep: dict[str, list[Any] | dict[str, Any]] | None = Field(
+        default=None,
+        description="Dotted paths, each with a list of values, or a mapping of names for the runs to values; one run for "
+        "every combination",
+    )
+
+    def describe(self) -> list[str]:
+        """Returns what follows from the config, line by line, for `--dry-run`."""
+        return []
+
+
+class Experiment(Study):
+    """One question to the simulator."""
+
+    kind: Literal["simulate"] = Field(default="simulate", description="What is done with the rest")
     traffic: Annotated[Traffic, TRAFFIC] = Field(description="Who arrives when, with how many prompt and output tokens")
     classes: dict[str, RequestKind] = Field(
         default={}, description="What a class of the traffic asks of the engine: {chat: {priority: 0}, batch: {priority: 1}}"
@@ -140,11 +156,13 @@ class Experiment(Params):
         ge=0,
         description="Seconds after the last arrival in which requests may still finish; what is left is counted as in flight",
     )
-    sweep: dict[str, list[Any] | dict[str, Any]] | None = Field(
-        default=None,
-        description="Dotted paths, each with a list of values, or a mapping of names for the runs to values; one run for "
-        "every combination",
-    )
+
+    def describe(self) -> list[str]:
+        """Returns the traffic in a line, and where the memory of each pool's GPUs goes."""
+        lines = [f"traffic: {self.traffic.describe()}"]
+        for pool in self.pools:
+            lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
+        return lines
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

@@ -11,10 +11,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from experiments.config import Experiment
+from experiments.config import Study
+from experiments.kinds import unknown_name
 from experiments.mistakes import Mistake, mistakes_in
 from experiments.sections import section_at, step
 from experiments.sweeps import Change, Point, apply, find, points, slug
+from experiments.tasks import TASKS, schema_of
 from experiments.wording import shown
 from experiments.yaml_files import parse_yaml, read_config
 from sim.errors import ConfigError
@@ -27,7 +29,7 @@ SMOKE_INTERVAL_S = 5.0
 class RunConfig:
     """One run: an experiment with one seed and one point of its sweep."""
 
-    experiment: Experiment
+    experiment: Study
     source: str  # the config file
     slug: str = ""  # the run's folder within the experiment's; empty for the only run of an experiment
     axes: tuple[tuple[str, str], ...] = ()  # what was swept, and its value's label here
@@ -85,14 +87,15 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     lines: list[str] = []
     data, changes = _changed(data, sets, lines)
     seeds = _seeds(data, seed, smoke, lines)
+    _check_kind(data, lines)
     drafts = list(_drafts(data, _sweep(data, lines), changes, smoke, lines))
     found: dict[str, list[str]] = {}
     runs = []
     for draft, point in drafts:
         try:
-            experiment = Experiment.model_validate_json(json.dumps({**draft, "seed": seeds[0]}))
+            experiment = schema_of(draft).model_validate_json(json.dumps({**draft, "seed": seeds[0]}))
         except ValidationError as error:
-            for mistake in mistakes_in(Experiment, draft, error):
+            for mistake in mistakes_in(schema_of(draft), draft, error):
                 text = f"{mistake}{_origin(mistake, draft, changes, point)}"
                 found.setdefault(text, []).append(slug([change.label for change in point]))
             continue
@@ -114,11 +117,19 @@ def _changed(data: dict[str, Any], sets: Sequence[str], lines: list[str]) -> tup
             continue
         try:
             change = Change(dotted.strip(), parse_yaml(value))
-            data = apply(Experiment, data, change)
+            data = apply(schema_of(data), data, change)
             changes.append(change)
         except (ConfigError, ValueError) as error:
             lines.append(f"--set {text}: {error}")
     return data, changes
+
+
+def _check_kind(data: dict[str, Any], lines: list[str]) -> None:
+    """Notes an unknown kind, and goes on as if it were a simulation to find the other mistakes."""
+    kind = data.get("kind", "simulate")
+    if kind not in TASKS:
+        lines.append(f"kind: {unknown_name('kind of config', kind, TASKS)}")
+        data["kind"] = "simulate"
 
 
 def _seeds(data: dict[str, Any], seed: int | None, smoke: bool, lines: list[str]) -> list[Any]:
@@ -168,7 +179,7 @@ def _drafts(
         made = []
         for change in point:
             try:
-                draft = apply(Experiment, draft, change)
+                draft = apply(schema_of(draft), draft, change)
                 made.append(change)
             except ValueError as error:
                 wrong[f"sweep.{change.path}: {error}"] = None
@@ -194,7 +205,9 @@ def _lost(change: Change, draft: Any) -> bool:
 def _shrunk(draft: dict[str, Any]) -> dict[str, Any]:
     """A copy that runs in seconds."""
     draft = copy.deepcopy(draft)
-    traffic = section_at(Experiment, draft, ("traffic",))
+    if draft.get("kind", "simulate") != "simulate":
+        return draft
+    traffic = section_at(schema_of(draft), draft, ("traffic",))
     if traffic is not None and "limit" in traffic.keys:
         limit = draft["traffic"].get("limit")
         draft["traffic"]["limit"] = min(limit, SMOKE_REQUESTS) if type(limit) is int else limit or SMOKE_REQUESTS
@@ -216,7 +229,7 @@ def _origin(mistake: Mistake, draft: Any, changes: list[Change], point: Point) -
     return ""
 
 
-def _run(experiment: Experiment, path: Path, point: Point, seed: int, num_runs: int, num_seeds: int) -> RunConfig:
+def _run(experiment: Study, path: Path, point: Point, seed: int, num_runs: int, num_seeds: int) -> RunConfig:
     axes = [(change.path, change.label) for change in point]
     labels = [change.label for change in point] + ([f"seed={seed}"] if num_seeds > 1 else [])
     return RunConfig(experiment.model_copy(update={"seed": seed}), str(path), slug(labels) if num_runs > 1 else "", tuple(axes))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
@@ -23,7 +24,7 @@ MAX_RUNS = 4
 
 _Array = np.ndarray[Any, Any]
 _MAX_POINTS = 300
-_INK, _FAINT, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
+INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 _DEMAND, _CAPACITY, _SHORTAGE, _TARGET = "#1f2933", "#2f7ed8", "#d64545", "#d64545"
 _SHADES = {"p50": "#9fb3c8", "p90": "#486581", "p99": "#102a43"}
 _ROWS = (("ttft", "Time to first token"), ("tpot", "Time per output token"))
@@ -69,11 +70,11 @@ def day(folders: Sequence[Path], out: Path, labels: Sequence[str] | None = None)
         for row, (metric, name) in enumerate(_ROWS, start=1):
             _draw_latency(axes[row, column], one, metric)
             if column == 0:
-                axes[row, column].set_ylabel(f"{name}", color=_INK)
+                axes[row, column].set_ylabel(f"{name}", color=INK)
         for row in range(3):
             _shade_unmeasured(axes[row, column], one, says_so=row == 0)
-        axes[2, column].set_xlabel(_unit(one.timeline)[1], color=_INK)
-    axes[0, 0].set_ylabel("Requests/s", color=_INK)
+        axes[2, column].set_xlabel(_unit(one.timeline)[1], color=INK)
+    axes[0, 0].set_ylabel("Requests/s", color=INK)
     _finish_scales(axes, days)
     figure.align_ylabels(axes[:, 0])
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -111,9 +112,9 @@ def _draw_capacity(axes: Axes, one: _Day) -> None:
     edges, (demand, capacity) = _coarser(one.edges, columns)
     axes.stairs(capacity, edges, color=_CAPACITY, linewidth=1.5, label="ready capacity", zorder=4, baseline=None)
     axes.stairs(demand, edges, color=_DEMAND, linewidth=1.1, label="demand", zorder=5, baseline=None)
-    axes.set_title(one.label, loc="left", fontsize=14, fontweight="bold", color=_INK, pad=24)
-    axes.text(0, 1.02, _facts(one), transform=axes.transAxes, fontsize=9.5, color=_FAINT, va="bottom")
-    _style(axes)
+    axes.set_title(one.label, loc="left", fontsize=14, fontweight="bold", color=INK, pad=24)
+    axes.text(0, 1.02, _facts(one), transform=axes.transAxes, fontsize=9.5, color=FAINT, va="bottom")
+    style(axes)
 
 
 def _shade_unmeasured(axes: Axes, one: _Day, says_so: bool) -> None:
@@ -121,12 +122,12 @@ def _shade_unmeasured(axes: Axes, one: _Day, says_so: bool) -> None:
     unit_s = _unit(one.timeline)[0]
     starts_at = one.measured["start_s"].iloc[0] / unit_s
     if starts_at > 0:
-        axes.axvspan(0, starts_at, color=_FAINT, alpha=0.12, linewidth=0, zorder=0)
+        axes.axvspan(0, starts_at, color=FAINT, alpha=0.12, linewidth=0, zorder=0)
     if starts_at > 0 and says_so:
         place = (starts_at, 0.86)
-        axes.annotate("not measured ", place, xycoords=("data", "axes fraction"), ha="right", fontsize=8.5, color=_FAINT)
+        axes.annotate("not measured ", place, xycoords=("data", "axes fraction"), ha="right", fontsize=8.5, color=FAINT)
     ends_at = one.measured["end_s"].iloc[-1] / unit_s
-    axes.axvspan(ends_at, max(ends_at, one.edges[-1]), color=_FAINT, alpha=0.12, linewidth=0, zorder=0)
+    axes.axvspan(ends_at, max(ends_at, one.edges[-1]), color=FAINT, alpha=0.12, linewidth=0, zorder=0)
 
 
 def _coarser(edges: _Array, columns: _Array) -> tuple[_Array, _Array]:
@@ -178,27 +179,34 @@ def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:
             )  # fmt: skip
     if metric == "ttft":  # a queue makes it a thousand times longer
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(_duration))
-    _style(axes)
+        mark_1_2_5(axes.yaxis)
+    axes.yaxis.set_major_formatter(FuncFormatter(duration))
+    style(axes)
 
 
-def _duration(seconds: float, _: object = None) -> str:
+def duration(seconds: float, _: object = None) -> str:
     """Writes a latency in the unit that reads best.
 
-    >>> [_duration(x) for x in (0.0005, 0.05, 1, 200)]
+    >>> [duration(x) for x in (0.0005, 0.05, 1, 200)]
     ['0.5 ms', '50 ms', '1 s', '200 s']
     """
     return f"{seconds:,g} s" if seconds >= 1 else f"{seconds * 1000:,g} ms"
 
 
-def _style(axes: Axes) -> None:
-    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+def mark_1_2_5(axis: Axis) -> None:
+    """Puts ticks at 1, 2 and 5 of every decade of a logarithmic axis, and durations beside them."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(duration))
+
+
+def style(axes: Axes) -> None:
+    """Gives axes the look of all our pictures."""
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
-    axes.tick_params(colors=_FAINT, length=0, labelcolor=_INK)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.tick_params(colors=FAINT, length=0, labelcolor=INK)
 
 
 def _finish_scales(axes: _Array, days: Sequence[_Day]) -> None:
@@ -208,7 +216,7 @@ def _finish_scales(axes: _Array, days: Sequence[_Day]) -> None:
     for one in axes[2]:
         one.xaxis.set_major_locator(MultipleLocator(3) if unit == "Hour" else MaxNLocator(8, integer=True))
     axes[0, 0].set_xlim(0, max(float(one.edges[-1]) for one in days))
-    legend = {"frameon": False, "fontsize": 9, "ncols": 3, "labelcolor": _INK, "loc": "upper left", "handlelength": 1.4}
+    legend = {"frameon": False, "fontsize": 9, "ncols": 3, "labelcolor": INK, "loc": "upper left", "handlelength": 1.4}
     handles, names = axes[0, 0].get_legend_handles_labels()
     axes[0, 0].legend(handles[::-1], names[::-1], **legend)
     axes[1, 0].legend(**legend)

@@ -8,7 +8,10 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.loading import RunConfig
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "experiments")
@@ -20,10 +23,15 @@ def source_hash() -> str:
     """Returns a SHA-256 over all of our code and tables: results of different code never pass for the same."""
     digest = hashlib.sha256()
     for package in _PACKAGES:
-        for path in sorted((_ROOT / package).glob("*")):
+        for path in sorted((_ROOT / package).rglob("*")):
             if path.suffix in (".py", ".csv"):
-                digest.update(f"{package}/{path.name}\0".encode() + path.read_bytes())
+                digest.update(f"{path.relative_to(_ROOT).as_posix()}\0".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def file_hash(path: str | Path) -> str:
+    """Returns the SHA-256 of a file that a result depends on."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def code() -> dict[str, Any]:
@@ -31,6 +39,22 @@ def code() -> dict[str, Any]:
     found = subprocess.run(["git", "-C", str(_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     commit = found.stdout.strip() if found.returncode == 0 else None
     return {"version": metadata.version("daybreak"), "source_hash": source_hash(), "git_commit": commit}
+
+
+def manifest(run: "RunConfig", counts: dict[str, int], wall_s: float) -> dict[str, Any]:
+    """Returns what a result folder says of its origin, where no simulation has more to say."""
+    return {
+        "name": run.name,
+        "config_hash": run.hash,
+        "axes": dict(run.axes),
+        "seed": run.seed,
+        "code": code(),
+        "packages": packages(),
+        "machine": machine(),
+        "counts": counts,
+        "wall_s": {"all": wall_s},
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
 
 
 def packages() -> dict[str, str]:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.config import Experiment
 from experiments.kinds import OUTSIDE
+from experiments.tasks import TASKS
 from experiments.wording import shown
 
 Node = dict[str, Any]
@@ -39,17 +39,29 @@ An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s`
 """
 
 
-def schema() -> dict[str, Any]:
-    """Returns the JSON Schema of a config file."""
-    whole = Experiment.model_json_schema()
+def schema(kind: str = "simulate") -> dict[str, Any]:
+    """Returns the JSON Schema of a config file of this kind."""
+    whole = TASKS[kind].schema.model_json_schema()
     whole["required"].remove("name")  # by default the file's
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
 
 
+def whole_schema() -> dict[str, Any]:
+    """Returns the JSON Schema of any config file: that of one of the kinds."""
+    kinds = [schema(kind) for kind in TASKS]
+    definitions = {name: one for kind in kinds for name, one in kind.pop("$defs", {}).items()}
+    dialects = [kind.pop("$schema") for kind in kinds]
+    return {"$schema": dialects[0], "oneOf": kinds, "$defs": definitions}
+
+
 def markdown() -> str:
-    """Returns the page: a section for every mapping of a config, a table of keys in each."""
-    whole = schema()
-    sections = _sections("Top level", "", whole, whole["$defs"], set())
+    """Returns the page: a section for every mapping of a config, a table of keys in each; once where kinds share it."""
+    done: set[str] = set()
+    sections: list[str] = []
+    for kind in TASKS:
+        whole = schema(kind)
+        title = "Top level" if kind == "simulate" else f"Top level of `kind: {kind}`"
+        sections += _sections(title, "", whole, whole.get("$defs", {}), done)
     return "\n\n".join(part.strip() for part in (INTRODUCTION, *sections) if part.strip()) + "\n"
 
 
@@ -62,6 +74,9 @@ def _sections(title: str, path: str, node: Node, definitions: Node, done: set[st
         return
     done.add(key)
     yield f"## {title}"
+    if not kinds:
+        yield "No kind of it is built in; `kind: my_module:MyKind` loads yours."
+        return
     is_kind = "oneOf" in node
     shared = _shared(kinds)
     for kind in kinds:

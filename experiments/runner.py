@@ -1,29 +1,34 @@
 """Runs one simulation from its config to a whole result folder."""
 
 import contextlib
-import os
-import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
 import simpy
 from tqdm import tqdm
 
 from experiments import provenance
+from experiments.config import Experiment
 from experiments.loading import RunConfig
 from experiments.results import PoolInfo, RunWriter
 from experiments.tables import write_json
+from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
 from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
 
 
-def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+def run_one(
+    run: RunConfig,
+    folder: Path,
+    progress: bool = False,
+    line: int = 0,
+    prepare: Callable[[Wiring], None] = lambda wiring: None,
+) -> None:
     """Simulates `run` and leaves its results in `folder`, which is replaced as a whole or not at all.
 
     Args:
@@ -31,39 +36,20 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         folder: where the results go.
         progress: shows simulated time, requests/s and the time left, on stderr.
         line: which line of the terminal that is, where several runs share it.
+        prepare: changes what is wired up, before it runs.
 
     Raises:
         ConfigError: a router chose no candidate.
         TraceError: the traffic file is wrong.
         InvariantError: our mistake; nothing is left behind.
     """
-    _clear_remains(folder)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
-    try:
-        _simulate(run, partial, progress, line)
-        _replace(folder, partial)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with whole_folder(folder) as partial:
+        _simulate(run, partial, progress, line, prepare)
 
 
-def _clear_remains(folder: Path) -> None:
-    """Removes what runs of this folder left that were killed before they could clean up."""
-    for remains in folder.parent.glob(f".{folder.name}.*.partial"):
-        pid = remains.suffixes[-2].lstrip(".")
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(remains, ignore_errors=True)
-
-
-def _replace(folder: Path, partial: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.rename(folder)
-
-
-def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
+def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: Callable[[Wiring], None]) -> None:
     started = time.perf_counter()
-    experiment = run.experiment
+    experiment = _simulation(run)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
     measure = experiment.measure
     writer = RunWriter(
@@ -78,6 +64,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
     with _bar(run, progress, line) as tick:
         wiring = Wiring(experiment, writer, tick)
         simulation = wiring.simulation
+        prepare(wiring)
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
         simulation.env.process(gaps.watch(simulation.env))
         built = time.perf_counter()
@@ -110,6 +97,11 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
         "summarise": time.perf_counter() - simulated,
     }
     write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s))
+
+
+def _simulation(run: RunConfig) -> Experiment:
+    assert isinstance(run.experiment, Experiment), "only simulations come here"
+    return run.experiment
 
 
 _MOST_LOOKED_THROUGH = 1_000_000
@@ -145,7 +137,7 @@ class GapWindow:
 
 @contextlib.contextmanager
 def _bar(run: RunConfig, show: bool, line: int) -> Iterator[Callable[[float, int], None]]:
-    ends_at_s = run.experiment.traffic.ends_at_s
+    ends_at_s = _simulation(run).traffic.ends_at_s
     layout = "{desc}: {percentage:3.0f}% |{bar}| {n:,.0f}/{total:,.0f} simulated s{postfix}, {remaining} left"
     with tqdm(total=ends_at_s, desc=run.name, bar_format=layout, disable=not show, position=line, leave=False) as bar:
         started = time.perf_counter()
@@ -171,14 +163,57 @@ def _warnings(wiring: Wiring) -> list[str]:
     num_cut = int(wiring.plane.fleet.clock[0].num_cut_answers)
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
+    lines += _extrapolated(wiring)
     num_evicted = sum(machine.num_evicted for machine in wiring.simulation.machines)
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
     return lines
 
 
+def _extrapolated(wiring: Wiring) -> list[str]:
+    """What a calibration does not vouch for, in a line for each pool."""
+    lines = []
+    for index, pool in enumerate(wiring.experiment.pools):
+        measured, (outside, steps) = pool.replicas.measured, _steps_outside_range(wiring, index)
+        if measured is None:
+            continue
+        if outside:
+            lines.append(
+                f"pool {pool.name}: {outside:,} of {steps:,} steps ({outside / steps:.1%}) are larger than any that "
+                f"{pool.replicas.calibration} was fitted on; their times are extrapolated"
+            )
+        version = pool.replicas.vllm_version
+        if measured.engine_version is not None and not f"{measured.engine_version}.".startswith(f"{version}."):
+            lines.append(
+                f"pool {pool.name}: calibrated on {measured.engine} {measured.engine_version}, scheduled as vLLM {version}"
+            )
+    return lines
+
+
+def _steps_outside_range(wiring: Wiring, pool: int) -> tuple[int, int]:
+    """Returns the steps of a pool that were larger than any that was fitted, and all its steps."""
+    replicas = wiring.plane.fleet.replicas
+    mine = replicas[replicas["pool"] == pool]
+    return int(mine["num_steps_outside_range"].sum()), int(mine["num_steps"].sum())
+
+
+def _calibration(wiring: Wiring, index: int) -> dict[str, Any] | None:
+    """What the manifest says of a pool's calibration."""
+    replicas = wiring.experiment.pools[index].replicas
+    measured, (outside, steps) = replicas.measured, _steps_outside_range(wiring, index)
+    if measured is None or replicas.calibration is None:
+        return None
+    return {
+        "path": replicas.calibration,
+        "sha256": provenance.file_hash(replicas.calibration),
+        "engine_version": measured.engine_version,
+        "steps": steps,
+        "steps_outside_range": outside,
+    }
+
+
 def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
-    experiment, simulation = run.experiment, wiring.simulation
+    experiment, simulation = wiring.experiment, wiring.simulation
     replicas = wiring.plane.fleet.replicas
     return {
         "name": run.name,
@@ -203,6 +238,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
                 "is_oracle": pool.autoscaler.is_oracle,
                 "replica_capacity": asdict(wiring.capacities[index]),
                 "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
+                "calibration": _calibration(wiring, index),
                 "scale_ups": wiring.controllers[index].num_scale_ups,
                 "scale_downs": wiring.controllers[index].num_scale_downs,
                 "reversals": wiring.controllers[index].num_reversals,

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from experiments.kinds import EXTERNAL
 from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
+from experiments.tasks import runner_of
 from sim.errors import ConfigError
 
 
@@ -58,6 +59,11 @@ class Result:
     def replicas(self) -> pd.DataFrame:
         """One row a machine."""
         return self._table("replicas")
+
+    @cached_property
+    def errors(self) -> pd.DataFrame:
+        """Of a validation: one row for each recording, metric and statistic."""
+        return self._table("errors")
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -140,14 +146,17 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
         return False
 
 
+_FILES = ("path", "calibration", "steps", "recordings")
+"""Keys whose values are files or folders."""
+
+
 def _inputs(document: Any) -> Iterator[Path]:
-    """The files that a config refers to: recorded traffic and lengths, and the modules of the user's own policies."""
+    """The files that a config refers to: recordings, lengths, calibrations, and the modules of the user's own policies."""
     if isinstance(document, list):
         for one in document:
             yield from _inputs(one)
     elif isinstance(document, dict):
-        if isinstance(document.get("path"), str):
-            yield Path(document["path"])
+        yield from (Path(document[key]) for key in _FILES if isinstance(document.get(key), str))
         if EXTERNAL.fullmatch(str(document.get("kind"))):
             module = importlib.import_module(document["kind"].partition(":")[0])
             yield Path(module.__file__ or "")
@@ -190,11 +199,9 @@ def run_all(
 
 
 def _run_one(run: RunConfig, folder: Path, progress: bool, line: int = 0) -> Outcome:
-    from experiments.runner import run_one  # here: a dry run or a typo should not wait for the compiled code
-
     started = time.perf_counter()
     try:
-        run_one(run, folder, progress, line)
+        runner_of(run.experiment.kind)(run, folder, progress, line)
     except Exception as error:
         return Outcome(run, folder, time.perf_counter() - started, error=error, details=traceback.format_exc())
     return Outcome(run, folder, time.perf_counter() - started)
@@ -231,6 +238,8 @@ def gather(runs: Sequence[RunConfig], out: Path) -> None:
         return
     tables = []
     for run in runs:
+        if not (folder_of(run, out) / "summary.parquet").exists():  # not a simulation
+            return
         table = pd.read_parquet(folder_of(run, out) / "summary.parquet")
         table.insert(0, "run", run.slug)
         table.insert(1, "seed", run.seed)

@@ -6,7 +6,7 @@ from replicas.delivery import deliver
 from replicas.events import set_next_end
 from replicas.queues import add_waiting, sequence_of, slot_of
 from replicas.scheduler import plan
-from replicas.step_time import step_time
+from replicas.step_time import is_outside_range, step_time
 from sim.compiled import verb
 from sim.records import NONE, WAITING, Fleet
 
@@ -124,4 +124,5 @@ def start(fleet: Fleet, r: int, now_s: float) -> None:
     batch.ends_at_s = now_s + duration_s
     replica.is_planned, replica.is_running = 0, 1
     replica.busy_s += duration_s
+    replica.num_steps_outside_range += is_outside_range(batch, fleet.engines[replica.pool])
     set_next_end(fleet, r, batch.ends_at_s)

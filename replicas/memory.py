@@ -22,6 +22,9 @@ GIB = 2**30
 BF16_BYTES = 2
 """Width of weights, activations and KV cache that are not quantized; models are served in 16 bit unless told otherwise."""
 
+FP32_BYTES = 4
+"""Width of weights and KV cache of a model that is served in float32, as on CPUs."""
+
 LOGIT_BYTES = 14
 """Held for each logit while vLLM samples: bf16 logits 2, fp32 copy 4, softmax 4, exponential noise 4.
 

@@ -11,7 +11,8 @@ def step_time(batch: Any, engine: Any) -> float:
 
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
     behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
-    reads nothing: padded tokens have no KV.
+    reads nothing: padded tokens have no KV. A calibrated engine also has a cost for each request, and a share of the shorter
+    of arithmetic and memory that the longer does not hide; both are 0 in a roofline.
 
     Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2.
     """
@@ -20,12 +21,21 @@ def step_time(batch: Any, engine: Any) -> float:
     read = weight_bytes_read(batch.num_tokens, engine) + batch.kv_tokens * engine.kv_bytes_per_token
     read += batch.num_adapters * engine.adapter_bytes
     links_s = engine.comm_s + num_tokens * engine.comm_s_per_token
-    gpu_s: float = max(flops / engine.flops_per_s, read / engine.bytes_per_s) + links_s + engine.overhead_s
+    arithmetic_s, memory_s = flops / engine.flops_per_s, read / engine.bytes_per_s
+    gpu_s: float = max(arithmetic_s, memory_s) + links_s + engine.overhead_s
+    gpu_s += engine.serial_share * min(arithmetic_s, memory_s) + batch.num_requests * engine.gpu_s_per_request
     cpu_s: float = engine.cpu_s + batch.num_requests * engine.cpu_s_per_request
     cpu_s += batch.num_masks * engine.grammar_cpu_s_per_request
     if engine.async_scheduling:
         return max(gpu_s, cpu_s)
     return gpu_s + cpu_s
+
+
+@verb
+def is_outside_range(batch: Any, engine: Any) -> bool:
+    """Tells whether a step is larger, in any respect, than all that the engine's coefficients were fitted on."""
+    is_larger: bool = batch.num_requests > engine.fitted_requests or batch.num_tokens > engine.fitted_tokens
+    return is_larger or batch.kv_tokens > engine.fitted_kv_tokens
 
 
 @verb

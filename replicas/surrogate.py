@@ -1,14 +1,18 @@
 """A replica as numbers: vLLM's options in, the engine's limits and step-time coefficients out."""
 
+from functools import cached_property
+from math import inf
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from replicas.calibration.file import Calibration, read
 from replicas.catalog import Gpu, Model
 from replicas.memory import (
     BF16_BYTES,
     CONTEXT_BYTES,
     CUDA_GRAPH_BYTES,
+    FP32_BYTES,
     GIB,
     MemoryBreakdown,
     activation_bytes,
@@ -27,7 +31,8 @@ class Surrogate(Params):
     """An engine whose steps are timed by a roofline. Options of vLLM keep its names and its API server's defaults (0.32.0).
 
     With efficiencies of 1.0 and no overheads, as by default, times are the textbook's lower bound; real engines reach 50 to
-    80 % of it. Models are taken as bf16 unless `quantization` says otherwise.
+    80 % of it. With a `calibration` they are those of a measured engine. Models are taken as bf16 unless `dtype` or
+    `quantization` says otherwise.
     """
 
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that share every layer of one replica.")
@@ -37,10 +42,25 @@ class Surrogate(Params):
         description="Engines of one replica, each with tensor_parallel_size GPUs, a scheduler and a cache of its own; the "
         "router chooses among them. Not for models with experts, whose ranks step together.",
     )
+    calibration: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File with the step time measured on such an engine (`kind: calibrate` makes it, docs/calibration.md "
+        "explains it); none = the roofline of the GPU's data sheet.",
+    )
+    step_time_scale: float = Field(
+        default=1.0,
+        gt=0,
+        description="With a calibration: multiplies its times, for a machine that has become slower or faster.",
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto",
+        description="Of weights and KV cache that are not quantized; auto = bfloat16. float32 needs a calibration.",
+    )
     quantization: Literal["fp8"] | None = Field(
         default=None, description="fp8: weights take one byte, and arithmetic runs at the GPU's fp8 rate if it has one."
     )
-    kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="auto = 2 bytes an element (bf16), fp8 = 1.")
+    kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="auto = as `dtype`, fp8 = 1 byte.")
     max_model_len: int | None = Field(default=None, ge=1, description="Longest sequence in tokens; none = the model's.")
     max_num_seqs: int | None = Field(
         default=None, ge=1, description="Most requests in a step; none = 1024, or 256 on GPUs below 70 GiB and A100s."
@@ -112,7 +132,9 @@ class Surrogate(Params):
     block_size: int = Field(default=16, ge=1, description="Tokens in a KV block.")
     gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1, description="Share of a GPU's memory that the engine uses.")
     num_gpu_blocks: int | None = Field(
-        default=None, ge=2, description="KV blocks, as a real engine's log states them; none = computed from memory."
+        default=None,
+        ge=2,
+        description="KV blocks, as a real engine's log states them; none = the calibration's, or computed from memory.",
     )
     activation_bytes: float | None = Field(default=None, ge=0, description="Peak of temporaries per GPU; none = estimated.")
     context_bytes: float | None = Field(
@@ -165,6 +187,21 @@ class Surrogate(Params):
             )
         return self
 
+    @model_validator(mode="after")
+    def _calibration_decides_alone(self) -> "Surrogate":
+        if self.measured is None:  # reading it raises ValueError
+            if self.step_time_scale != 1.0:
+                raise ValueError(f"step_time_scale {self.step_time_scale:g} needs a calibration, whose times it multiplies")
+            if self.dtype == "float32":
+                raise ValueError("dtype float32 needs a calibration: the catalogue has no GPU's float32 rate")
+            return self
+        for name in _OF_THE_ROOFLINE:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} {getattr(self, name):g} has no effect with a calibration, which has measured it; leave it out"
+                )
+        return self
+
     def engine(self, model: Model, gpu: Gpu) -> Any:
         """Returns the pool's ENGINE record, shape (1,).
 
@@ -207,6 +244,7 @@ class Surrogate(Params):
             "drops_last_hit": self.num_speculative_tokens > 0 and self.speculative_method == "eagle",
             "acceptance_rate": self.acceptance_rate,
             **self._step_time(model, gpu, max_num_seqs),
+            **self._calibrated(model, gpu),
         }
         for name, value in fields.items():
             engine[name] = value
@@ -269,6 +307,7 @@ class Surrogate(Params):
         context = CONTEXT_BYTES["single" if n == 1 else "parallel"]
         estimated = activation_bytes(model, n, tokens, seqs)
         block_bytes = kv_bytes_per_token(model, n, self._kv_element_bytes) * self.block_size
+        given = self._given_blocks()
         breakdown = MemoryBreakdown(
             gpu=gpu.name,
             model=model.name,
@@ -281,18 +320,10 @@ class Surrogate(Params):
             cuda_graph_bytes=self.cuda_graph_bytes,
             block_size=self.block_size,
             block_bytes=block_bytes,
-            num_gpu_blocks=self.num_gpu_blocks or 0,
-            is_given=self.num_gpu_blocks is not None,
+            num_gpu_blocks=given or 0,
+            is_given=given is not None,
         )
         return breakdown if breakdown.is_given else breakdown.with_blocks()
-
-    def _max_graph_tokens(self, gpu: Gpu, max_num_seqs: int) -> int:
-        """Returns the tokens of the largest CUDA graph: twice max_num_seqs decodes, at most 512, or 1024 on Blackwell.
-
-        Source: `VllmConfig._set_cudagraph_sizes` of vLLM 0.32.0.
-        """
-        largest = 1024 if gpu.name.startswith(("b200", "gb200", "b300", "gb300")) else 512
-        return min(2 * max_num_seqs * (1 + self.num_speculative_tokens), largest)
 
     def _step_time(self, model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
         n = self.tensor_parallel_size
@@ -314,12 +345,48 @@ class Surrogate(Params):
             "comm_s": hops * self.link_latency_s,
             "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
             "adapter_bytes": lora_bytes(model, self.max_lora_rank),
-            "max_graph_tokens": 0 if self.enforce_eager else self._max_graph_tokens(gpu, max_num_seqs),
+            "max_graph_tokens": 0
+            if self.enforce_eager
+            else largest_graph_tokens(gpu, max_num_seqs, self.num_speculative_tokens),
             "overhead_s": self.overhead_s + self.draft_s,
             "cpu_s": self.cpu_s,
             "cpu_s_per_request": self.cpu_s_per_request,
             "grammar_cpu_s_per_request": self.grammar_cpu_s_per_request,
+            "serial_share": 0.0,
+            "gpu_s_per_request": 0.0,
+            "fitted_requests": inf,
+            "fitted_tokens": inf,
+            "fitted_kv_tokens": inf,
         }
+
+    def _calibrated(self, model: Model, gpu: Gpu) -> dict[str, float]:
+        """Returns the fields that a calibration decides, none without one."""
+        measured = self.measured
+        if measured is None:
+            return {}
+        wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
+        if wrong:
+            raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")
+        fields = measured.engine_fields(sum(weight_bytes(model, self._weight_bytes)), self.step_time_scale)
+        fields["overhead_s"] += self.draft_s
+        return fields
+
+    @cached_property
+    def measured(self) -> Calibration | None:
+        """The calibration, read once; None for a roofline."""
+        return None if self.calibration is None else read(self.calibration)
+
+    @property
+    def weight_dtype(self) -> str:
+        """What the weights are kept in: fp8, bfloat16, float16 or float32."""
+        return self.quantization or ("bfloat16" if self.dtype == "auto" else self.dtype)
+
+    def _given_blocks(self) -> int | None:
+        """Returns the KV blocks that the config states, or else the engine that was measured, in blocks of this size."""
+        measured = self.measured
+        if self.num_gpu_blocks is not None or measured is None or measured.kv_cache is None:
+            return self.num_gpu_blocks
+        return measured.kv_cache.num_gpu_blocks * measured.kv_cache.block_size // self.block_size
 
     @property
     def _splits_prompts(self) -> bool:
@@ -327,11 +394,36 @@ class Surrogate(Params):
 
     @property
     def _weight_bytes(self) -> float:
-        return 1.0 if self.quantization == "fp8" else BF16_BYTES
+        return 1.0 if self.quantization == "fp8" else self._unquantized_bytes
 
     @property
     def _kv_element_bytes(self) -> float:
-        return 1.0 if self.kv_cache_dtype == "fp8" else BF16_BYTES
+        return 1.0 if self.kv_cache_dtype == "fp8" else self._unquantized_bytes
+
+    @property
+    def _unquantized_bytes(self) -> float:
+        return FP32_BYTES if self.dtype == "float32" else BF16_BYTES
+
+
+_OF_THE_ROOFLINE = (
+    "flops_efficiency",
+    "bandwidth_efficiency",
+    "link_efficiency",
+    "link_latency_s",
+    "overhead_s",
+    "cpu_s",
+    "cpu_s_per_request",
+)
+"""Options that say what a calibration has measured."""
+
+
+def largest_graph_tokens(gpu: Gpu, max_num_seqs: int, num_speculative_tokens: int = 0) -> int:
+    """Returns the tokens of the largest CUDA graph: twice max_num_seqs decodes, at most 512, or 1024 on Blackwell.
+
+    Source: `VllmConfig._set_cudagraph_sizes` of vLLM 0.32.0.
+    """
+    largest = 1024 if gpu.name.startswith(("b200", "gb200", "b300", "gb300")) else 512
+    return min(2 * max_num_seqs * (1 + num_speculative_tokens), largest)
 
 
 def _defaults(gpu: Gpu) -> tuple[int, int]:

@@ -200,6 +200,7 @@ REPLICA = np.dtype(
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
         ("free_row", "i4"),  # head of the list of free rows of the block table, each with the next in its last entry
         ("num_admissions", "i4"),
+        ("num_steps_outside_range", "i8"),  # larger than any that the engine's step time was fitted on
     ],
     align=True,
 )
@@ -269,6 +270,11 @@ ENGINE = np.dtype(
         ("cpu_s", "f8"),
         ("cpu_s_per_request", "f8"),
         ("grammar_cpu_s_per_request", "f8"),
+        ("serial_share", "f8"),  # of the shorter of arithmetic and memory, which the longer does not hide: 0 to 1
+        ("gpu_s_per_request", "f8"),
+        ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
+        ("fitted_tokens", "f8"),
+        ("fitted_kv_tokens", "f8"),
     ],
     align=True,
 )

@@ -14,6 +14,8 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 def sets_for(path: Path) -> list[str]:
     """The changes that a config needs here: the traces are not part of the project."""
+    if path.stem.endswith("live_cpu"):
+        return [f"recordings={shared('data/live_cpu')}"]
     if path.stem == "mooncake":
         return [f"traffic.path={shared('data/traces/mooncake/conversation_trace.jsonl')}"]
     if not path.stem.startswith("azure"):
@@ -33,12 +35,21 @@ def test_is_short_and_named_after_its_file(path: Path) -> None:
     assert {one.experiment.name for one in load(path)} == {path.stem}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+SIMULATIONS = [path for path in CONFIGS if "\nkind:" not in path.read_text()]
+
+
+@pytest.mark.parametrize("path", SIMULATIONS, ids=lambda path: path.stem)
 def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
     result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
     for one in result.runs or [result]:
         assert one.manifest["counts"]["requests"] == 2000
         assert (one.requests["status"] == "finished").all()
+
+
+@pytest.mark.parametrize("path", sorted(set(CONFIGS) - set(SIMULATIONS)), ids=lambda path: path.stem)
+def test_other_kinds_run_with_smoke(path: Path, tmp_path: Path) -> None:
+    result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
+    assert all(count > 0 for count in result.manifest["counts"].values())
 
 
 def test_the_opening_question_is_the_one_that_the_text_asks() -> None:

@@ -65,7 +65,21 @@ def test_a_step_reads_the_experts_that_its_tokens_hit(step_time: Any) -> None:
         assert step_time(a_batch(tokens, 0.0, 0), engine) == pytest.approx((30 + touched) / 2)
 
 
+def test_calibrated_terms_are_added(step_time: Any) -> None:
+    """70 s of arithmetic and 40 s of reading: a quarter of the shorter is not hidden; 3 s for each of four requests."""
+    assert step_time(a_batch(), an_engine(serial_share=0.25, gpu_s_per_request=3.0)) == 70 + 10 + 12
+
+
+@pytest.mark.parametrize("field", ["fitted_requests", "fitted_tokens", "fitted_kv_tokens"])
+def test_a_step_larger_than_those_fitted_is_outside_in_each_respect(field: str) -> None:
+    batch = a_batch(tokens=10, kv=50, requests=4)
+    largest = {"fitted_requests": 4.0, "fitted_tokens": 10.0, "fitted_kv_tokens": 50.0}
+    is_outside_range = python(module.is_outside_range)
+    assert not is_outside_range(batch, an_engine(**largest))
+    assert is_outside_range(batch, an_engine(**{**largest, field: largest[field] - 1}))
+
+
 def test_scaling_every_rate_scales_every_step(step_time: Any) -> None:
-    slow = an_engine(comm_s=4.0, overhead_s=2.0, cpu_s=8.0)
-    fast = an_engine(flops_per_s=2.0, bytes_per_s=4.0, comm_s=2.0, overhead_s=1.0, cpu_s=4.0)
+    slow = an_engine(comm_s=4.0, overhead_s=2.0, cpu_s=8.0, gpu_s_per_request=0.5)
+    fast = an_engine(flops_per_s=2.0, bytes_per_s=4.0, comm_s=2.0, overhead_s=1.0, cpu_s=4.0, gpu_s_per_request=0.25)
     assert step_time(a_batch(), slow) == 2 * step_time(a_batch(), fast)

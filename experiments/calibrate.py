@@ -1,0 +1,172 @@
+"""Runs `kind: calibrate`: steps in, a calibration file, the steps beside it and a picture of the fit out."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import provenance
+from experiments.calibrate_config import Calibrate
+from experiments.calibrate_plots import draw_fit
+from experiments.loading import RunConfig
+from experiments.recordings import find
+from experiments.tables import write_json
+from experiments.whole_folder import whole_folder
+from replicas.calibration.engines import MeasuredEngine
+from replicas.calibration.file import Calibration, KvCache, read, write
+from replicas.calibration.fit import Fit, fit
+from replicas.calibration.measure import Patience, measure_all
+from replicas.calibration.shapes import worth_measuring
+from replicas.calibration.steps import write_steps
+from sim.errors import ConfigError
+
+FILE, STEPS = "calibration.yaml", "steps.parquet"
+
+
+def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+    """Fits the step time and leaves `calibration.yaml`, `steps.parquet`, `fit.png` and `manifest.json` in `folder`.
+
+    Raises:
+        ConfigError: the steps cannot be fitted.
+        TraceError: a recording is wrong.
+    """
+    config = run.experiment
+    assert isinstance(config, Calibrate), "only calibrations come here"
+    started = time.perf_counter()
+    material = _measured(config.measure, config.seed) if config.measure else _recorded(config)
+    try:
+        fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
+    except ValueError as error:
+        raise ConfigError(f"cannot fit: {error}") from error
+    calibration = _calibration(config, fitted, material)
+    with whole_folder(folder) as partial:
+        (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
+        write(calibration, partial / FILE)
+        write_steps(material.steps, partial / STEPS)
+        draw_fit(material.steps, calibration, partial / "fit.png", material.max_graph_tokens)
+        (partial / "warnings.txt").write_text("".join(f"{line}\n" for line in material.warnings), encoding="utf-8")
+        counts = {"steps": len(material.steps)}
+        write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
+
+
+@dataclass(frozen=True)
+class _Material:
+    """What a calibration is made of."""
+
+    steps: pd.DataFrame
+    kv_cache: KvCache | None
+    source: str
+    engine_version: str | None
+    max_graph_tokens: int
+    warnings: list[str]
+
+
+def _measured(engine: MeasuredEngine, seed: int) -> _Material:
+    limits = engine.limits()
+    shapes = worth_measuring(*limits)
+    steps, loose = measure_all(engine, shapes, seed, Patience())
+    warnings = [f"not tight after {Patience().max_repeats} repeats: {shape} +- {error:.1%}" for shape, error in loose]
+    blocks = engine.kv_cache
+    return _Material(
+        steps=steps,
+        kv_cache=KvCache(num_gpu_blocks=blocks[0], block_size=blocks[1]) if blocks else None,
+        source=f"{len(shapes)} step shapes measured {len(steps):,} times",
+        engine_version=engine.version,
+        max_graph_tokens=limits.max_graph_tokens,
+        warnings=warnings,
+    )
+
+
+def _recorded(config: Calibrate) -> _Material:
+    assert config.recordings is not None
+    recordings = find(config.recordings, config.include, "_steps")
+    steps = _in_a_row([recording.steps for recording in recordings], 2 * (config.drift_window_s or 0.0))
+    metas = [recording.meta for recording in recordings]
+    return _Material(
+        steps=steps,
+        kv_cache=_kv_cache(metas),
+        source=f"{len(steps):,} recorded steps of {', '.join(recording.name for recording in recordings)}",
+        engine_version=config.engine_version,
+        max_graph_tokens=max(recording.max_graph_tokens(config.gpu) for recording in recordings),
+        warnings=[],
+    )
+
+
+def _in_a_row(tables: Sequence[pd.DataFrame], gap_s: float) -> pd.DataFrame:
+    """Puts recordings, each with a clock of its own, one after the other: its speed in one says nothing of the next."""
+    moved, begins_s = [], 0.0
+    for table in tables:
+        moved.append(table.assign(at_s=table["at_s"] - table["at_s"].min() + begins_s))
+        begins_s = float(moved[-1]["at_s"].max()) + gap_s
+    return pd.concat(moved, ignore_index=True)
+
+
+def _kv_cache(metas: Sequence[Mapping[str, Any]]) -> KvCache | None:
+    """The blocks that the engine made for itself, in the first recording in which it was not told how many to make."""
+    for meta in metas:
+        arguments = meta["engine_args"]
+        if "num_gpu_blocks" in meta and "block_size" in arguments and "num_gpu_blocks_override" not in arguments:
+            return KvCache(num_gpu_blocks=meta["num_gpu_blocks"], block_size=arguments["block_size"])
+    return None
+
+
+def _calibration(config: Calibrate, fitted: Fit, material: _Material) -> Calibration:
+    return Calibration(
+        engine_version=config.engine_version or material.engine_version,
+        gpu=config.gpu,
+        model=config.model,
+        dtype=config.dtype,
+        tensor_parallel_size=config.tensor_parallel_size,
+        source=material.source,
+        device_time=fitted.device_time,
+        cpu_time=fitted.cpu_time,
+        relative_errors=fitted.relative_errors,
+        not_identified=fitted.not_identified,
+        range=fitted.range,
+        residuals=fitted.residuals,
+        repeat_spread=fitted.repeat_spread,
+        drift=fitted.drift,
+        kv_cache=material.kv_cache,
+        steps=STEPS,
+    )
+
+
+def print_summary(folders: Sequence[Path]) -> None:
+    """Prints each calibration's coefficients and how good they are, and where the file is."""
+    for folder in folders:
+        print(f"\n{folder.name}\n")
+        print(described(read(folder / FILE)))
+        for warning in (folder / "warnings.txt").read_text(encoding="utf-8").splitlines():
+            print(f"! {warning}")
+        print(f"\nfile     {folder / FILE}\npicture  {folder / 'fit.png'}")
+
+
+def described(calibration: Calibration) -> str:
+    """Returns a calibration as a page of plain text."""
+    one, cpu = calibration, calibration.cpu_time
+    times = [(name, value, one.relative_errors.get(name)) for name, value in one.device_time if name != "serial_share"]
+    lines = [f"{one.engine} {one.engine_version or '(unknown version)'}, {one.model.name} in {one.dtype} on "
+             f"{one.tensor_parallel_size} x {one.gpu.name}: {one.source}", "", "the device's time of a step"]  # fmt: skip
+    for name, value, error in times:
+        lines.append(f"  {name:<22}{value * 1e6:>14,.4f} us" + (f"   +- {error:.1%}" if error is not None else ""))
+    lines.append(f"  {'serial_share':<22}{one.device_time.serial_share:>14.2f}")
+    lines.append("the CPU's time around it")
+    for name, part in cpu:
+        lines.append(f"  {name:<22}{part.s * 1e6:>14,.1f} us   and {part.s_per_request * 1e6:,.1f} us a request")
+    if one.residuals:
+        r = one.residuals
+        lines.append(
+            f"steps are within {r.p50:.1%} (p50), {r.p90:.1%} (p90), {r.p99:.1%} (p99) of the fit, n = {r.num_steps:,}"
+        )
+    if one.repeat_spread and one.repeat_spread.p50 is not None:
+        s = one.repeat_spread
+        lines.append(f"the same step measured again is within {s.p50:.1%} (p50), {s.p90:.1%} (p90), of {s.num_shapes} shapes")
+    if one.drift:
+        lines.append(
+            f"the machine's own drift meanwhile: x {one.drift.fastest:.2f} to x {one.drift.slowest:.2f}, fitted with the rest"
+        )
+    lines += [f"not identified: {line}" for line in one.not_identified]
+    return "\n".join(lines)

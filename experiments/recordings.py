@@ -1,0 +1,150 @@
+"""Recorded runs of a real engine: a folder with NAME_meta.json, NAME_requests.csv and NAME_steps.jsonl of each."""
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from replicas.calibration.steps import StepError, read_steps
+from replicas.catalog import Gpu
+from replicas.surrogate import largest_graph_tokens
+from sim.errors import TraceError
+
+REQUEST_COLUMNS = ("arrival_s", "first_token_s", "last_token_s", "prompt_len", "output_len")
+"""What NAME_requests.csv must have; `first_sched_s`, `cached_tokens`, `prefix_id` may be there too. Instants in seconds."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded run; its files are read when first asked for."""
+
+    folder: Path
+    name: str
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        """`engine_args`, `num_gpu_blocks`, and if they were recorded `scheduler_config` and `workload`."""
+        path = self.folder / f"{self.name}_meta.json"
+        try:
+            meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return {"engine_args": {}, **meta}
+        except (OSError, ValueError) as error:
+            raise TraceError(f"{path}: {error}") from error
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The steps, as `replicas.calibration.steps.COLUMNS`.
+
+        Raises:
+            TraceError: there are none, or they are wrong.
+        """
+        try:
+            return read_steps(self.steps_path)
+        except StepError as error:
+            raise TraceError(str(error)) from error
+
+    @property
+    def steps_path(self) -> Path:
+        """Where the steps are: Parquet, or else JSON lines."""
+        parquet = self.folder / f"{self.name}_steps.parquet"
+        return parquet if parquet.exists() else self.folder / f"{self.name}_steps.jsonl"
+
+    @property
+    def requests_path(self) -> Path:
+        """Where the requests are."""
+        return self.folder / f"{self.name}_requests.csv"
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, as the file has them.
+
+        Raises:
+            TraceError: a column is missing or a value in it.
+        """
+        table = pd.read_csv(self.requests_path)
+        for column in REQUEST_COLUMNS:
+            if column not in table:
+                raise TraceError(f"{self.requests_path}: no column {column}; needed are {', '.join(REQUEST_COLUMNS)}")
+            if table[column].isna().any():
+                raise TraceError(f"{self.requests_path}: {column} is empty in row {int(table[column].isna().argmax()) + 2}")
+        return table
+
+    @cached_property
+    def prompts(self) -> list[list[int]] | None:
+        """The token ids of each prompt, in the order of NAME_requests.csv; None where they were not recorded."""
+        path = self.folder / f"{self.name}_prompts.json"
+        if not path.exists():
+            return None
+        prompts: list[list[int]] = json.loads(path.read_text(encoding="utf-8"))
+        lengths = self.requests["prompt_len"].tolist()
+        if [len(prompt) for prompt in prompts] != lengths:
+            raise TraceError(f"{path}: its prompts are not as many and as long as prompt_len in {self.requests_path.name} says")
+        return prompts
+
+    @cached_property
+    def gaps_s(self) -> Any:
+        """Gaps between the tokens of one request, pooled; empty where the steps do not say which request got one."""
+        path = self.folder / f"{self.name}_steps.jsonl"
+        return _gaps_s(path) if path.exists() else np.empty(0)
+
+    def max_graph_tokens(self, gpu: Gpu) -> int:
+        """Returns the tokens of the engine's largest CUDA graph, by its arguments; 0 = it used none."""
+        arguments = self.meta["engine_args"]
+        if arguments.get("enforce_eager") or "max_num_seqs" not in arguments:
+            return 0
+        return largest_graph_tokens(gpu, arguments["max_num_seqs"])
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the time from the first arrival to the last token in which the model ran; NaN without steps."""
+        if not self.steps_path.exists():
+            return float("nan")
+        return float(self.steps["device_s"].sum()) / self.duration_s
+
+    @property
+    def duration_s(self) -> float:
+        """From the first arrival to the last token."""
+        return float(self.requests["last_token_s"].max() - self.requests["arrival_s"].min())
+
+
+def _gaps_s(path: Path) -> Any:
+    last_s: dict[str, float] = {}
+    gaps = []
+    with path.open(encoding="utf-8") as lines:
+        for step in map(json.loads, lines):
+            for name, new, computed, _, known in step["reqs"] if "t3" in step else ():
+                if new + computed == known:  # this step gave it a token
+                    if name in last_s:
+                        gaps.append(step["t3"] - last_s[name])
+                    last_s[name] = step["t3"]
+    return np.asarray(gaps)
+
+
+def find(folder: str | Path, include: Sequence[str], ending: str) -> list[Recording]:
+    """Returns the recordings in a folder whose names match, in the order of `include` and then by name.
+
+    Args:
+        folder: where they are.
+        include: names, with `*` for anything.
+        ending: the file that makes it one, `_requests.csv` or `_steps`.
+
+    Raises:
+        TraceError: no such folder, or nothing in it matches one of `include`.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise TraceError(f"recordings {folder}: no such folder")
+    names = sorted({path.name.split(ending)[0] for path in folder.glob(f"*{ending}*")})
+    found: dict[str, None] = {}
+    for pattern in include:
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise TraceError(f"recordings {folder}: nothing is named '{pattern}'; there: {', '.join(names) or 'none'}")
+        found.update(dict.fromkeys(matching))
+    return [Recording(folder, name) for name in found]

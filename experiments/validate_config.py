@@ -1,0 +1,40 @@
+"""What `kind: validate` asks for: the keys of its config."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from experiments.config import Study
+from experiments.fields import Percentile
+
+
+class Validate(Study):
+    """Simulates runs that were recorded on a real engine, and says how far off every metric is."""
+
+    kind: Literal["validate"] = Field(description="What is done with the rest")
+    recordings: str = Field(
+        min_length=1,
+        description="Folder of recorded runs: NAME_meta.json, NAME_requests.csv, NAME_steps.jsonl of each, and where prompts "
+        "share tokens NAME_prompts.json",
+    )
+    include: list[str] = Field(
+        default=["*"], min_length=1, description="Names of the recordings to simulate; * stands for anything"
+    )
+    calibration: str = Field(min_length=1, description="The step times to simulate with: a file that `kind: calibrate` made")
+    drift: Literal["none", "one", "each"] = Field(
+        default="none",
+        description="Allowance for a machine that has become slower or faster since: one scalar for all step times of all "
+        "recordings, or of each, from the recorded steps; it is reported",
+    )
+    follow_drift_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Simulate each recording once more with the machine's speed as its steps show it, window by window of this "
+        "length: no prediction, but it tells how much of the error is drift; null = do not",
+    )
+    tolerance: float = Field(default=0.05, gt=0, description="Error that is allowed, or repeat_spread where that is larger")
+    repeat_spread: dict[str, dict[Percentile, Annotated[float, Field(gt=0)]]] = Field(
+        default={},
+        description="Known difference between two runs of the same workload, by metric and percentile: {ttft_s: {p90: 0.11}}; "
+        "recordings of equal workloads are compared as well",
+    )

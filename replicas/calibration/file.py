@@ -1,0 +1,241 @@
+"""A calibration: how long the steps of one engine take, as fitted to steps that were measured on it. One small YAML file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from replicas.catalog import Gpu, Model, gpu, gpus, model, models
+from sim.params import Params
+
+Dtype = Literal["bfloat16", "float16", "float32", "fp8"]
+SHORTEST_S = 1e-9
+"""A time to read the weights that counts as none: as a bandwidth, zero could not be written."""
+
+
+class DeviceTime(Params):
+    """The device's part of a step, as DESIGN section 4 has it.
+
+    A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
+    M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
+    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests.
+    """
+
+    s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
+    s_per_attended_token: float = Field(ge=0, description="Arithmetic for each pair of a new token and one it attends to.")
+    weights_s: float = Field(ge=SHORTEST_S, description="Reading all weights once.")
+    s_per_kv_token: float = Field(ge=0, description="Reading or writing the KV of one token.")
+    serial_share: float = Field(ge=0, le=1, description="Share of the shorter of A and M that the longer does not hide.")
+    fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
+    s_per_request: float = Field(ge=0, description="For each request in the step.")
+
+
+class CpuPart(Params):
+    """One part of the CPU's work around a step."""
+
+    s: float = Field(ge=0, description="In every step.")
+    s_per_request: float = Field(ge=0, description="For each request in the step.")
+
+
+class CpuTime(Params):
+    """The CPU's work around a step, in the order in which it is done."""
+
+    schedule: CpuPart = Field(description="Planning the step.")
+    update: CpuPart = Field(description="Taking the tokens in.")
+    front_end: CpuPart = Field(description="Between two steps: handing tokens out, letting requests in.")
+
+    @property
+    def s(self) -> float:
+        """The fixed seconds of all parts."""
+        return self.schedule.s + self.update.s + self.front_end.s
+
+    @property
+    def s_per_request(self) -> float:
+        """The seconds per request of all parts."""
+        return self.schedule.s_per_request + self.update.s_per_request + self.front_end.s_per_request
+
+
+class FittedRange(Params):
+    """The smallest and the largest step among those that were fitted, in each respect."""
+
+    num_requests: list[float] = Field(min_length=2, max_length=2, description="Requests in a step.")
+    num_tokens: list[float] = Field(min_length=2, max_length=2, description="New tokens in a step.")
+    attended_tokens: list[float] = Field(min_length=2, max_length=2, description="Sum of n (c + n/2).")
+    kv_tokens: list[float] = Field(min_length=2, max_length=2, description="Sum of c + n.")
+
+
+class Residuals(Params):
+    """How far the fit is from the steps it was fitted to: |fitted / measured - 1| of the device's time, drift included."""
+
+    num_steps: int = Field(ge=1, description="Steps that were fitted.")
+    p50: float = Field(ge=0, description="Half of the steps are closer.")
+    p90: float = Field(ge=0, description="Nine in ten are closer.")
+    p99: float = Field(ge=0, description="99 in 100 are closer.")
+    mean: float = Field(description="Mean of fitted / measured - 1: the sign of what is left.")
+
+
+class Spread(Params):
+    """How much steps of the same shape differ when measured again: |measured / median of its shape - 1|."""
+
+    num_shapes: int = Field(ge=0, description="Shapes that were measured at least three times.")
+    p50: float | None = Field(default=None, ge=0, description="Half of the repeats are closer.")
+    p90: float | None = Field(default=None, ge=0, description="Nine in ten are closer.")
+
+
+class Drift(Params):
+    """How the machine's speed strayed while it was measured, as factors on step times; the coefficients are for 1."""
+
+    window_s: float = Field(gt=0, description="Seconds between two instants at which it was fitted.")
+    fastest: float = Field(gt=0, description="Smallest factor.")
+    slowest: float = Field(gt=0, description="Largest factor.")
+    spread: float = Field(ge=0, description="Standard deviation of the factors.")
+
+
+class KvCache(Params):
+    """The KV blocks that the engine made for itself."""
+
+    num_gpu_blocks: int = Field(ge=2, description="vLLM's num_gpu_blocks, its null block included.")
+    block_size: int = Field(ge=1, description="Tokens in one.")
+
+
+class Calibration(Params):
+    """One engine's step time: for which engine, the coefficients, and how good they are."""
+
+    format: Literal[1] = Field(default=1, description="Of this file.")
+    engine: str = Field(default="vllm", description="The engine that was measured.")
+    engine_version: str | None = Field(default=None, description="Its version; null = not recorded.")
+    gpu: Gpu = Field(description="The device: a name of the catalogue, or a mapping.")
+    model: Model = Field(description="The model: a name of the catalogue, or a mapping.")
+    dtype: Dtype = Field(description="Of weights and activations.")
+    tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs of the engine.")
+    source: str = Field(description="What was measured, and how the file was made from it.")
+    device_time: DeviceTime = Field(description="Coefficients of the device's time.")
+    cpu_time: CpuTime = Field(description="Coefficients of the CPU's time.")
+    relative_errors: dict[str, float] = Field(
+        default={}, description="Standard error of a coefficient of device_time over its value; absent = not identified."
+    )
+    not_identified: list[str] = Field(default=[], description="What these steps cannot tell, and where it is counted.")
+    range: FittedRange = Field(description="Steps outside it are extrapolated by the form, and flagged.")
+    residuals: Residuals | None = Field(default=None, description="Of the fit.")
+    repeat_spread: Spread | None = Field(default=None, description="Of the measurement.")
+    drift: Drift | None = Field(default=None, description="Of the machine under measurement; null = taken as constant.")
+    kv_cache: KvCache | None = Field(default=None, description="Used where a config gives no num_gpu_blocks.")
+    steps: str | None = Field(default=None, description="The fitted steps, a Parquet file beside this one.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _look_up(cls, data: Any) -> Any:
+        found = {"gpu": gpu, "model": model}
+        return {key: found[key](one) if key in found and isinstance(one, str) else one for key, one in data.items()}
+
+    def mismatches(self, model: Model, gpu: Gpu, dtype: str, tensor_parallel_size: int) -> list[str]:
+        """Returns what of an engine is not what was measured, in words; empty when the calibration is good for it."""
+        pairs = {
+            "model": (self.model.name, model.name),
+            "gpu": (self.gpu.name, gpu.name),
+            "dtype": (self.dtype, dtype),
+            "tensor_parallel_size": (self.tensor_parallel_size, tensor_parallel_size),
+        }
+        return [f"{what} is {here}, measured was {there}" for what, (there, here) in pairs.items() if there != here]
+
+    def engine_fields(self, weight_bytes: float, scale: float = 1.0) -> dict[str, float]:
+        """Returns the ENGINE fields that this calibration decides.
+
+        Seconds become rates: an arithmetic unit is a second, and the weights are read at the bandwidth that takes
+        `weights_s` for `weight_bytes`, so that experts and adapters that a step does not touch take no time.
+
+        Args:
+            weight_bytes: the whole model's.
+            scale: multiplies all times.
+        """
+        device, cpu = self.device_time, self.cpu_time
+        bytes_per_s = weight_bytes / device.weights_s
+        return {
+            "flops_per_token": device.s_per_token,
+            "flops_per_attended_token": device.s_per_attended_token,
+            "flops_per_s": 1.0 / scale,
+            "kv_bytes_per_token": device.s_per_kv_token * bytes_per_s,
+            "bytes_per_s": bytes_per_s / scale,
+            "comm_s": 0.0,  # measured with the rest
+            "comm_s_per_token": 0.0,
+            "overhead_s": device.fixed_s * scale,
+            "serial_share": device.serial_share,
+            "gpu_s_per_request": device.s_per_request * scale,
+            "cpu_s": cpu.s * scale,
+            "cpu_s_per_request": cpu.s_per_request * scale,
+            "fitted_requests": self.range.num_requests[1],
+            "fitted_tokens": self.range.num_tokens[1],
+            "fitted_kv_tokens": self.range.kv_tokens[1],
+        }
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The file's content: catalogued names where there are some, fractions to five digits."""
+        data = self.model_dump(mode="json", exclude_none=True)
+        for key, value, known in (("gpu", self.gpu, gpus()), ("model", self.model, models())):
+            is_known = known.get(value.name) == value
+            data[key] = value.name if is_known else value.model_dump(mode="json", exclude_defaults=True)
+        rounded: dict[str, Any] = _rounded(data)
+        return rounded
+
+
+def read(path: str | Path) -> Calibration:
+    """Reads a calibration file.
+
+    Raises:
+        ValueError: in one line: no such file, or what is wrong in it.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(data, Mapping):
+            raise ValueError("is not a mapping of keys to values")
+        return Calibration.model_validate(data)
+    except FileNotFoundError:
+        raise ValueError(f"calibration {path}: no such file; `kind: calibrate` makes one") from None
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(one) for one in line['loc'])}: {line['msg']}" for line in error.errors()]
+        raise ValueError(f"calibration {path}: {'; '.join(lines)}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"calibration {path}: {' '.join(str(error).split())}") from error
+
+
+def write(calibration: Calibration, path: Path) -> None:
+    """Writes a calibration file, with a first line for whoever opens it."""
+    head = "# How long a step of this engine takes, as measured. Times in seconds; docs/calibration.md explains each key.\n"
+    path.write_text(head + yaml.dump(calibration.document, Dumper=_Dumper, sort_keys=False, width=120), encoding="utf-8")
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's, with pairs and small mappings on one line, and numbers that YAML 1.1 and 1.2 both read as numbers."""
+
+
+def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
+    text = repr(float(value))
+    if "e" in text and "." not in text:
+        text = text.replace("e", ".0e")
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+def _list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNode:
+    is_short = all(isinstance(value, (int, float)) for value in values)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=is_short)
+
+
+def _mapping(dumper: yaml.SafeDumper, values: dict[str, Any]) -> yaml.MappingNode:
+    is_short = len(values) <= 5 and all(isinstance(value, (int, float)) for value in values.values())
+    return dumper.represent_mapping("tag:yaml.org,2002:map", list(values.items()), flow_style=is_short)
+
+
+_Dumper.add_representer(float, _float)
+_Dumper.add_representer(list, _list)
+_Dumper.add_representer(dict, _mapping)
+
+
+def _rounded(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_rounded(value) for value in data]
+    return float(f"{data:.5g}") if isinstance(data, float) and abs(data) < 1 else data

@@ -1,0 +1,99 @@
+"""Fits the step-time form of DESIGN section 4 to recorded steps, and says how good the fit is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from replicas.calibration.cpu_fit import fit_cpu
+from replicas.calibration.device_fit import NAMES, device_s, fit_device, identified
+from replicas.calibration.file import CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
+from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
+from replicas.step_time import padded_tokens
+
+Floats = NDArray[np.float64]
+
+MAX_KNOTS = 60
+"""Of the drift: more would make the fit slow; a longer measurement has longer windows."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is fitted to a table of steps."""
+
+    device_time: DeviceTime
+    cpu_time: CpuTime
+    relative_errors: dict[str, float]
+    not_identified: list[str]
+    range: FittedRange
+    residuals: Residuals
+    repeat_spread: Spread
+    drift: Drift | None
+
+
+def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | None = 10.0) -> Fit:
+    """Fits all coefficients to `steps` (`replicas.calibration.steps.COLUMNS`).
+
+    A machine whose speed drifts while it is measured makes whichever shapes it measures in a slow minute look expensive. So
+    its speed is fitted too, as a line through one knot every `drift_window_s`, held near 1 where the steps do not tell it
+    from the coefficients, which are for its mean speed.
+
+    Args:
+        steps: at least as many as there are coefficients.
+        max_graph_tokens: tokens of the engine's largest CUDA graph, to whose sizes steps are padded; 0 = none.
+        drift_window_s: seconds between two knots; None = the machine's speed is taken as constant.
+
+    Raises:
+        ValueError: too few steps, or times that are not positive.
+    """
+    measured_s = steps["device_s"].to_numpy(np.float64)
+    if len(steps) < len(NAMES):
+        raise ValueError(f"{len(steps)} steps are too few for {len(NAMES)} coefficients")
+    if not (measured_s > 0).all():
+        raise ValueError(f"device_s of step {int(np.argmin(measured_s))} is {measured_s.min():g}; times must be above 0")
+    knots = _knots(steps["at_s"].to_numpy(np.float64), drift_window_s)
+    best = fit_device(features_of(steps, max_graph_tokens), measured_s, knots)
+    device_time = DeviceTime(**dict(zip(NAMES, best.values.tolist(), strict=True)))
+    cpu_time, silent = fit_cpu(steps)
+    errors, unknown = identified(best)
+    return Fit(
+        device_time=device_time,
+        cpu_time=cpu_time,
+        relative_errors=errors,
+        not_identified=[*unknown, *silent],
+        range=range_of(steps),
+        residuals=residuals_of(predicted_s(steps, device_time, max_graph_tokens), measured_s),
+        repeat_spread=repeat_spread_of(steps),
+        drift=None if drift_window_s is None else _drift_of(np.exp(knots @ best.slowness), drift_window_s),
+    )
+
+
+def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Floats:
+    """Returns (n, 4): padded tokens, attended tokens, KV tokens, requests."""
+    padded = [padded_tokens(int(tokens), max_graph_tokens) for tokens in steps["num_tokens"]]
+    rest = [steps[name].to_numpy(np.float64) for name in ("attended_tokens", "kv_tokens", "num_requests")]
+    return np.column_stack([np.asarray(padded, np.float64), *rest])
+
+
+def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0) -> Floats:
+    """Returns (n,) the device's seconds of each step, to be compared with `device_s`."""
+    return device_s(features_of(steps, max_graph_tokens), [getattr(device_time, name) for name in NAMES])
+
+
+def _knots(at_s: Floats, window_s: float | None) -> Floats:
+    """Returns (n, knots) how much each knot says of a step's slowness, relative to the mean; no knots without a window."""
+    if window_s is None:
+        return np.zeros((len(at_s), 0))
+    elapsed_s = at_s - at_s.min()
+    window_s = max(window_s, float(elapsed_s.max()) / MAX_KNOTS)
+    left = np.floor(elapsed_s / window_s).astype(np.int64)
+    weights = np.zeros((len(at_s), int(left.max()) + 2))
+    share = elapsed_s / window_s - left
+    weights[np.arange(len(at_s)), left] = 1 - share
+    weights[np.arange(len(at_s)), left + 1] = share
+    return weights - weights.mean(axis=0)  # so that the coefficients are for the mean speed over the steps
+
+
+def _drift_of(factors: Floats, window_s: float) -> Drift:
+    return Drift(window_s=window_s, fastest=float(factors.min()), slowest=float(factors.max()), spread=float(factors.std()))
