@@ -200,7 +200,7 @@ REPLICA = np.dtype(
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
         ("free_row", "i4"),  # head of the list of free rows of the block table, each with the next in its last entry
         ("num_admissions", "i4"),
-        ("num_steps_outside_range", "i8"),  # larger than any that the engine's step time was fitted on
+        ("num_steps_outside_range", "i4"),  # larger than any that the engine's step time was fitted on
     ],
     align=True,
 )
