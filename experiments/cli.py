@@ -97,6 +97,9 @@ def _main(options: argparse.Namespace) -> int:
     if options.check and not options.check.is_file():
         raise ConfigError(f"{options.check}: no such file; --write-baseline makes it")
     runs = load_all(options.configs, options)
+    for run in runs:
+        if run.is_plan and (options.check or options.write_baseline):
+            raise ConfigError(f"{run.source}: a plan has no percentiles for --check and --write-baseline to compare")
     if options.dry_run:
         print("\n".join(_described_all(runs)))
         return OK
@@ -137,9 +140,11 @@ def _described_all(runs: list["RunConfig"]) -> list[str]:
 
 def described(run: "RunConfig") -> str:
     """Returns a run's resolved config as YAML, with what follows from it as comments."""
+    from experiments.config import Experiment
+
     experiment = run.experiment
     lines = [f"{run.name}, seed {run.seed}, config {run.hash[:12]}", f"traffic: {experiment.traffic.describe()}"]
-    for pool in experiment.pools:
+    for pool in experiment.pools if isinstance(experiment, Experiment) else []:
         lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     return f"---\n{comments}\n{run.yaml}"
@@ -157,12 +162,16 @@ def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
         elif outcome.error is not None:
             failed.add(outcome.run.experiment.name)
             code = max(code, _told(outcome))
-    folders = []
+    folders: list[Path] = []
+    plans: list[Path] = []
     for name, group in groupby(runs, key=lambda run: run.experiment.name):
         if name not in failed:
             ours = list(group)
             gather(ours, out)
-            folders += [folder_of(run, out) for run in ours]
+            (plans if ours[0].is_plan else folders).extend(folder_of(run, out) for run in ours)
+    for folder in plans:
+        print((folder / "plan.txt").read_text(encoding="utf-8"), end="")
+        print(f"\ntables  {folder}\npage    {folder / 'plan.html'}")
     if folders:
         from experiments.report import print_summary
 

@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from experiments.config import Experiment
 from experiments.mistakes import Mistake, mistakes_in
+from experiments.plans.config import Plan
+from experiments.schemas import Config, schema_of, wrong_kind
 from experiments.sections import section_at, step
 from experiments.sweeps import Change, Point, apply, find, points, slug
 from experiments.wording import shown
@@ -27,7 +28,7 @@ SMOKE_INTERVAL_S = 5.0
 class RunConfig:
     """One run: an experiment with one seed and one point of its sweep."""
 
-    experiment: Experiment
+    experiment: Config
     source: str  # the config file
     slug: str = ""  # the run's folder within the experiment's; empty for the only run of an experiment
     axes: tuple[tuple[str, str], ...] = ()  # what was swept, and its value's label here
@@ -36,6 +37,11 @@ class RunConfig:
     def name(self) -> str:
         """Experiment and run, for people: `day/forecast`."""
         return f"{self.experiment.name}/{self.slug}" if self.slug else self.experiment.name
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it is a plan, not a simulation."""
+        return isinstance(self.experiment, Plan)
 
     @property
     def seed(self) -> int:
@@ -82,17 +88,18 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     path = Path(path)
     data = read_config(path)
     data.setdefault("name", path.stem)
-    lines: list[str] = []
+    lines: list[str] = [f"kind: {wrong}"] if (wrong := wrong_kind(data)) else []
     data, changes = _changed(data, sets, lines)
+    schema = schema_of(data)
     seeds = _seeds(data, seed, smoke, lines)
     drafts = list(_drafts(data, _sweep(data, lines), changes, smoke, lines))
     found: dict[str, list[str]] = {}
     runs = []
     for draft, point in drafts:
         try:
-            experiment = Experiment.model_validate_json(json.dumps({**draft, "seed": seeds[0]}))
+            experiment = schema.model_validate_json(json.dumps({**draft, "seed": seeds[0], **_right_kind(draft)}))
         except ValidationError as error:
-            for mistake in mistakes_in(Experiment, draft, error):
+            for mistake in mistakes_in(schema, draft, error):
                 text = f"{mistake}{_origin(mistake, draft, changes, point)}"
                 found.setdefault(text, []).append(slug([change.label for change in point]))
             continue
@@ -114,7 +121,7 @@ def _changed(data: dict[str, Any], sets: Sequence[str], lines: list[str]) -> tup
             continue
         try:
             change = Change(dotted.strip(), parse_yaml(value))
-            data = apply(Experiment, data, change)
+            data = apply(schema_of(data), data, change)
             changes.append(change)
         except (ConfigError, ValueError) as error:
             lines.append(f"--set {text}: {error}")
@@ -168,7 +175,7 @@ def _drafts(
         made = []
         for change in point:
             try:
-                draft = apply(Experiment, draft, change)
+                draft = apply(schema_of(draft), draft, change)
                 made.append(change)
             except ValueError as error:
                 wrong[f"sweep.{change.path}: {error}"] = None
@@ -194,10 +201,15 @@ def _lost(change: Change, draft: Any) -> bool:
 def _shrunk(draft: dict[str, Any]) -> dict[str, Any]:
     """A copy that runs in seconds."""
     draft = copy.deepcopy(draft)
-    traffic = section_at(Experiment, draft, ("traffic",))
+    schema = schema_of(draft)
+    traffic = section_at(schema, draft, ("traffic",))
     if traffic is not None and "limit" in traffic.keys:
         limit = draft["traffic"].get("limit")
         draft["traffic"]["limit"] = min(limit, SMOKE_REQUESTS) if type(limit) is int else limit or SMOKE_REQUESTS
+    if schema is Plan:
+        trials = draft.get("trials")
+        draft["trials"] = {**(trials if isinstance(trials, dict) else {}), "seeds": [1, 2]}
+        return draft
     draft.pop("measure", None)
     interval = draft.get("timeline_interval_s", SMOKE_INTERVAL_S)
     draft["timeline_interval_s"] = min(interval, SMOKE_INTERVAL_S) if type(interval) in (int, float) else interval
@@ -216,7 +228,12 @@ def _origin(mistake: Mistake, draft: Any, changes: list[Change], point: Point) -
     return ""
 
 
-def _run(experiment: Experiment, path: Path, point: Point, seed: int, num_runs: int, num_seeds: int) -> RunConfig:
+def _right_kind(draft: dict[str, Any]) -> dict[str, str]:
+    """A misspelled kind has been told already; what else is wrong is told too."""
+    return {} if wrong_kind(draft) is None else {"kind": "plan" if schema_of(draft) is Plan else "simulate"}
+
+
+def _run(experiment: Config, path: Path, point: Point, seed: int, num_runs: int, num_seeds: int) -> RunConfig:
     axes = [(change.path, change.label) for change in point]
     labels = [change.label for change in point] + ([f"seed={seed}"] if num_seeds > 1 else [])
     return RunConfig(experiment.model_copy(update={"seed": seed}), str(path), slug(labels) if num_runs > 1 else "", tuple(axes))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
-_PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "experiments")
+_PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "gateway", "planning", "experiments")
 _BELOW = ("numba", "numpy", "pandas", "pyarrow", "pydantic", "scipy", "simpy")
 
 
@@ -20,9 +20,9 @@ def source_hash() -> str:
     """Returns a SHA-256 over all of our code and tables: results of different code never pass for the same."""
     digest = hashlib.sha256()
     for package in _PACKAGES:
-        for path in sorted((_ROOT / package).glob("*")):
+        for path in sorted((_ROOT / package).rglob("*")):
             if path.suffix in (".py", ".csv"):
-                digest.update(f"{package}/{path.name}\0".encode() + path.read_bytes())
+                digest.update(f"{path.relative_to(_ROOT).as_posix()}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.config import Experiment
+from pydantic import TypeAdapter
+
 from experiments.kinds import OUTSIDE
+from experiments.schemas import KINDS, Config
 from experiments.wording import shown
 
 Node = dict[str, Any]
@@ -32,7 +34,8 @@ INTRODUCTION = """# The keys of a config
 Made by `make docs` from the classes that read a config; `run_experiment.py --schema` prints the same as JSON Schema.
 An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s` per second, `_tokens`, `_bytes`.
 
-- `kind` chooses a class; the section's other keys are that class's. `kind: my_module:MyPolicy` loads your own.
+- The `kind` at the top says what is done: `simulate`, which may be left out, or `plan`.
+- Any other `kind` chooses a class; the section's other keys are that class's. `kind: my_module:MyPolicy` loads your own.
 - Paths, in `sweep` and in `--set`, are dotted and use the names of pools: `pools.main.replicas.max_num_seqs`.
 - `sweep` makes one run of every combination of its lists, `seeds` one of each seed. A mapping in a list is laid over the
   one in the config; if it brings another `kind`, the old keys that the new kind does not have are left out.
@@ -40,10 +43,15 @@ An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s`
 
 
 def schema() -> dict[str, Any]:
-    """Returns the JSON Schema of a config file."""
-    whole = Experiment.model_json_schema()
-    whole["required"].remove("name")  # by default the file's
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
+    """Returns the JSON Schema of a config file: one of the kinds, of which `simulate` may go without saying."""
+    whole = TypeAdapter(Config).json_schema()
+    definitions = whole["$defs"]
+    chosen = [definitions.pop(kind.__name__) for kind in KINDS.values()]
+    for one in chosen:
+        one["required"].remove("name")  # by default the file's
+        if one["properties"]["kind"]["const"] != "simulate":
+            one["required"].append("kind")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "oneOf": chosen, "$defs": definitions}
 
 
 def markdown() -> str:

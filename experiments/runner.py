@@ -14,6 +14,7 @@ import simpy
 from tqdm import tqdm
 
 from experiments import provenance
+from experiments.config import Experiment
 from experiments.loading import RunConfig
 from experiments.results import PoolInfo, RunWriter
 from experiments.tables import write_json
@@ -64,6 +65,7 @@ def _replace(folder: Path, partial: Path) -> None:
 def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
     started = time.perf_counter()
     experiment = run.experiment
+    assert isinstance(experiment, Experiment)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
     measure = experiment.measure
     writer = RunWriter(
@@ -178,7 +180,7 @@ def _warnings(wiring: Wiring) -> list[str]:
 
 
 def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
-    experiment, simulation = run.experiment, wiring.simulation
+    experiment, simulation = wiring.experiment, wiring.simulation
     replicas = wiring.plane.fleet.replicas
     return {
         "name": run.name,

@@ -65,6 +65,19 @@ class Result:
         return self._table("summary")
 
     @cached_property
+    def plan(self) -> dict[str, Any]:
+        """Of a plan, everything that its page shows, as plain data; of several, by the run's name."""
+        if self.runs:
+            return {run.slug: run.plan for run in self.runs}
+        found: dict[str, Any] = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+        return found
+
+    @cached_property
+    def pools(self) -> pd.DataFrame:
+        """Of a plan, one row for each pool of each hardware and arrangement."""
+        return self._table("pools")
+
+    @cached_property
     def manifest(self) -> dict[str, Any]:
         """What was run, with which code and seed, and how long it took; of several runs, by their name."""
         if self.runs:
@@ -190,11 +203,16 @@ def run_all(
 
 
 def _run_one(run: RunConfig, folder: Path, progress: bool, line: int = 0) -> Outcome:
-    from experiments.runner import run_one  # here: a dry run or a typo should not wait for the compiled code
+    # here: a dry run or a typo should not wait for the compiled code
+    from experiments.plans.run import run_plan
+    from experiments.runner import run_one
 
     started = time.perf_counter()
     try:
-        run_one(run, folder, progress, line)
+        if run.is_plan:
+            run_plan(run, folder)
+        else:
+            run_one(run, folder, progress, line)
     except Exception as error:
         return Outcome(run, folder, time.perf_counter() - started, error=error, details=traceback.format_exc())
     return Outcome(run, folder, time.perf_counter() - started)
@@ -226,18 +244,19 @@ def _is_ours(folder: Path) -> bool:
 
 
 def gather(runs: Sequence[RunConfig], out: Path) -> None:
-    """Writes `summary.parquet` over the runs of one experiment: theirs, with the columns run and seed and one per axis."""
+    """Writes `summary.parquet`, of plans `pools.parquet`, over the runs of one experiment: theirs, with run, seed and axes."""
     if not runs or not runs[0].slug:
         return
+    name = "pools" if runs[0].is_plan else "summary"
     tables = []
     for run in runs:
-        table = pd.read_parquet(folder_of(run, out) / "summary.parquet")
+        table = pd.read_parquet(folder_of(run, out) / f"{name}.parquet")
         table.insert(0, "run", run.slug)
         table.insert(1, "seed", run.seed)
         for position, (axis, label) in enumerate(run.axes):
             table.insert(2 + position, axis, label)
         tables.append(table)
-    target = out / runs[0].experiment.name / "summary.parquet"
+    target = out / runs[0].experiment.name / f"{name}.parquet"
     temporary = target.with_suffix(".tmp")
     pd.concat(tables, ignore_index=True).to_parquet(temporary, index=False)
     shutil.move(temporary, target)
