@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MultipleLocator
 
 from experiments.plans.day import PlannedDay
@@ -15,6 +16,7 @@ from planning.layouts import Layout
 
 _INK, _FAINT, _GRID, _TARGET = "#1f2933", "#7b8794", "#e4e7eb", "#d64545"
 _COLOURS = ("#2f7ed8", "#e8823a", "#3c9d6d", "#8a5cc2", "#b0413e", "#52606d")
+_LINES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.")
 _POLICY_COLOURS = {"fixed": "#9fb3c8", "reactive": "#e8823a", "forecast": "#2f7ed8"}
 
 
@@ -31,14 +33,20 @@ def pareto(options: Sequence[Option], instances: dict[str, Any], tpot_s: float |
     figure = Figure(figsize=(8.6, 5.0), layout="constrained", facecolor="white")
     axes = figure.subplots()
     able = [(option, made) for option in options for made in option.layouts if not made.problem]
-    for colour, (option, made) in zip(_COLOURS * 4, able, strict=False):
+    names, gpus_named = (
+        list(dict.fromkeys(all_of)) for all_of in zip(*((made.name, made.gpu) for _, made in able), strict=True)
+    )
+    for option, made in able:
+        colour = _COLOURS[names.index(made.name) % len(_COLOURS)]  # a layout has a colour, a GPU a kind of line
+        line = _LINES[gpus_named.index(made.gpu) % len(_LINES)]
         users, gpus = _curve(instances[f"{option.hardware.gpu.name} {made.name}"], made, chosen.demand.context_tokens)
-        axes.plot(users, gpus, color=colour, linewidth=1.6, label=f"{option.hardware.gpu.name} {made.name}")
+        axes.plot(users, gpus, color=colour, linewidth=1.6, linestyle=line, label=f"{option.hardware.gpu.name} {made.name}")
         is_chosen = option.hardware is chosen.hardware and made.name == chosen.layout.name
         axes.plot(users[-1], gpus[-1], "o", color=colour, markersize=9 if is_chosen else 5)
         if is_chosen:
             text = f"the plan: {made.name}, {made.batch} requests"
-            axes.annotate(text, (users[-1], gpus[-1]), (8, 10), textcoords="offset points", color=_INK, fontsize=9.5)
+            axes.annotate(text, (users[-1], gpus[-1]), (8, 10), textcoords="offset points", color=_INK, fontsize=9.5,
+                          path_effects=[withStroke(linewidth=3, foreground="white")])  # fmt: skip
     if tpot_s is not None:
         axes.axvline(1 / tpot_s, color=_TARGET, linewidth=1.1, linestyle=(0, (5, 3)))
         axes.annotate(

@@ -13,7 +13,8 @@ from experiments.plans import plots, report, tables
 from experiments.plans.config import Plan
 from experiments.plans.fleets import Fleet, candidates_of
 from experiments.plans.outcome import Outcome, worked_out
-from experiments.plans.page import Section, as_html, as_text
+from experiments.plans.page import as_html, as_text
+from experiments.plans.simulated import simulated
 from experiments.tables import write_json
 
 Rows = list[dict[str, Any]]
@@ -43,18 +44,18 @@ def _write(run: RunConfig, folder: Path) -> None:
     started = time.perf_counter()
     outcome = worked_out(plan)
     planned = time.perf_counter()
-    found = _tables(outcome)
-    simulated: list[Section] = []
+    sections, trials, checked = simulated(outcome)
+    found = _tables(outcome) | trials
     simulated_at = time.perf_counter()
     (folder / "plots").mkdir()
     _draw(outcome, folder / "plots")
     for name, rows in found.items():
         tables.write(folder, name, rows)
-    page = report.page(outcome, simulated)
+    page = report.page(outcome, sections)
     (folder / "plan.txt").write_text(as_text(page), encoding="utf-8")
     (folder / "plan.html").write_text(as_html(page, folder), encoding="utf-8")
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
-    write_json(folder / "plan.json", document(outcome) | found)
+    write_json(folder / "plan.json", document(outcome) | checked | found)
     wall_s = {"plan": planned - started, "simulate": simulated_at - planned, "write": time.perf_counter() - simulated_at}
     write_json(folder / "manifest.json", _manifest(run, wall_s))
 
