@@ -72,10 +72,8 @@ def _answer(best: Candidate) -> str:
     below = best.tried.get(best.num_replicas - 1)
     why = f"; {best.num_replicas - 1} are not enough ({below.why})" if below else ""
     which = "right" if best.num_replicas == best.planned else ("too few" if best.num_replicas > best.planned else "too many")
-    return (
-        f"{best.num_replicas} replicas of {best.fleet.layout.name} on {best.fleet.hardware.gpu.name}, {best.num_gpus} GPUs{why}."
-        f" The closed form said {best.planned}: {which}."
-    )
+    where = f"{best.fleet.layout.name} on {best.fleet.hardware.gpu.name}"
+    return f"{best.num_replicas} replicas of {where}, {best.num_gpus} GPUs{why}. The closed form said {best.planned}: {which}."
 
 
 def _search_rows(candidates: list[Candidate]) -> Rows:
@@ -126,7 +124,12 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
     ]
     return Section(
         "Checked by simulation",
-        [verdict, _traffic_line(outcome), f"{found.num_requests:,} requests a seed. " + "; ".join(shares) + "."],
+        [
+            verdict,
+            _traffic_line(outcome),
+            f"{found.num_requests:,} requests a seed, {found.num_refused} of all refused as no instance can hold them, "
+            f"{found.num_preemptions:,} preemptions. " + "; ".join(shares) + ".",
+        ],
         [Table(head, rows)],
         notes=notes,
     )

@@ -15,7 +15,7 @@ from planning.kv import kv_transfer_s
 from planning.layouts import Layout
 from replicas.plane import DataPlane
 from sim.metrics import NUM_ITL_BINS, tpot_s, ttft_s
-from sim.records import ENDED, ENGINE, NEEDS_ARRIVALS, REQUEST, records
+from sim.records import ENDED, ENGINE, NEEDS_ARRIVALS, REJECTED, REQUEST, records
 
 CHUNK_ROWS = 1 << 15
 MAX_DRAIN_S = 600.0
@@ -40,6 +40,7 @@ class Steps:
     mean_step_s: float
     mean_batch: float  # tokens of running answers in a step
     num_preemptions: int
+    num_refused: int  # requests that no replica could ever hold
 
 
 def arrivals_of(plan: Plan, traffic: Traffic, seed: int) -> Any:
@@ -146,6 +147,7 @@ def _steps(replicas: Any, rows: Any, last_s: float) -> Steps:
         mean_step_s=busy_s / num_steps if num_steps else np.nan,
         mean_batch=tokens / num_steps if num_steps else np.nan,
         num_preemptions=int(rows["num_preemptions"].sum()),
+        num_refused=int(np.count_nonzero(rows["status"] == REJECTED)),
     )
 
 

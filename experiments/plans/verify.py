@@ -52,6 +52,8 @@ class Verification:
     """What simulation says of the plan."""
 
     num_requests: int  # of one seed, mean
+    num_refused: int  # of all seeds, because no instance could ever hold them
+    num_preemptions: int  # of all seeds
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     shares: dict[Target, list[float]]  # of the planned fleet, by seed
@@ -82,7 +84,17 @@ def verified(outcome: Outcome) -> Verification:
         needed[pool.role] = fewest(enough, least, pool.num_instances, MOST * pool.num_instances) if minded else None
     shares = {target: [share_within(ran, target) for ran in runs] for target in targets}
     num_requests = round(statistics.mean(map(len, arriving.values())))
-    return Verification(num_requests, tuple(plan.trials.seeds), tuple(_rows(outcome, runs, needed)), shares, verdict, needed)
+    steps = [one for ran in runs for one in ran.steps.values()]
+    return Verification(
+        num_requests,
+        sum(one.num_refused for one in steps),
+        sum(one.num_preemptions for one in steps),
+        tuple(plan.trials.seeds),
+        tuple(_rows(outcome, runs, needed)),
+        shares,
+        verdict,
+        needed,
+    )
 
 
 def _is_of(target: Target, role: str) -> bool:

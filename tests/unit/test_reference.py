@@ -46,4 +46,9 @@ def test_every_kind_is_in_the_schema_and_on_the_page() -> None:
 
 
 def test_the_name_may_be_left_out() -> None:
-    assert "name" not in schema()["required"]
+    assert all("name" not in kind["required"] for kind in schema()["oneOf"])
+
+
+def test_the_kind_may_be_left_out_of_a_simulation_only() -> None:
+    required = {kind["properties"]["kind"]["const"]: "kind" in kind["required"] for kind in schema()["oneOf"]}
+    assert required == {"simulate": False, "plan": True}

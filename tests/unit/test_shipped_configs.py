@@ -16,9 +16,9 @@ def sets_for(path: Path) -> list[str]:
     """The changes that a config needs here: the traces are not part of the project."""
     if path.stem == "mooncake":
         return [f"traffic.path={shared('data/traces/mooncake/conversation_trace.jsonl')}"]
-    if not path.stem.startswith("azure"):
+    if "azure" not in path.stem:
         return []
-    name = f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
+    name = f"AzureLLMInferenceTrace_{'code' if path.stem == 'azure_code' else 'conv'}.csv"
     return [f"traffic.path={shared(f'data/traces/azure2023/{name}')}"]
 
 
@@ -37,6 +37,10 @@ def test_is_short_and_named_after_its_file(path: Path) -> None:
 def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
     result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
     for one in result.runs or [result]:
+        if path.stem.startswith("plan_"):
+            assert one.plan["fleet"]["num_gpus"] > 0
+            assert (one.folder / "plan.html").stat().st_size > 50_000  # with its pictures
+            continue
         assert one.manifest["counts"]["requests"] == 2000
         assert (one.requests["status"] == "finished").all()
 
