@@ -88,9 +88,11 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     path = Path(path)
     data = read_config(path)
     data.setdefault("name", path.stem)
-    lines: list[str] = [f"kind: {wrong}"] if (wrong := wrong_kind(data)) else []
+    lines: list[str] = []
     data, changes = _changed(data, sets, lines)
     schema = schema_of(data)
+    if wrong := wrong_kind(data):
+        lines.append(f"kind: {wrong}")
     seeds = _seeds(data, seed, smoke, lines)
     drafts = list(_drafts(data, _sweep(data, lines), changes, smoke, lines))
     found: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""An engine in balance below its capacity: the mean step at a rate of requests, where what starts in a step equals what ends."""
+"""An engine in balance below its capacity: the mean step at a rate of requests, where what starts equals what ends."""
 
 from dataclasses import dataclass
 from typing import Any
