@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 
+from planning.balance import Mixed
 from planning.instance import Instance
 from planning.layouts import Layout
-from replicas.capacity import Capacity
 from sim.checks import check_not_negative, check_positive, check_share, check_whole
 from sim.queueing import num_in_system
 
@@ -118,8 +118,12 @@ def decode_pool(chosen: Layout, demand: Demand, max_utilization: float, num_spar
     return PoolPlan("decode", number, chosen.num_gpus, load, chosen.tokens_per_s, chosen.binding, num_spare)
 
 
-def shared_pool(instance: Instance, found: Capacity, demand: Demand, max_utilization: float, num_spare: int = 0) -> PoolPlan:
-    """Returns the pool whose instances do both, with chunked prefill: requests/s over `replicas.capacity.capacity`."""
+def shared_pool(instance: Instance, found: Mixed, demand: Demand, max_utilization: float, num_spare: int = 0) -> PoolPlan:
+    """Returns the pool whose instances do both, with chunked prefill: requests/s over `planning.balance.mixed_capacity`.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
     check_whole("num_spare", num_spare, 0)
     number = num_instances(demand.requests_per_s, found.requests_per_s, max_utilization) + num_spare
     load, per_instance = demand.requests_per_s, found.requests_per_s

@@ -1,15 +1,17 @@
 """The fleets of a plan: for each GPU the layouts, and the pools of the best one, apart and shared, at the peak."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from experiments.plans.config import Hardware, Plan
 from experiments.plans.demand import Traffic
+from planning.balance import Mixed, mixed_capacity
 from planning.costs import TokenCost, dollars_per_million, token_cost
 from planning.instance import Instance
 from planning.layouts import Layout, Work, instances, layout
-from planning.pools import Demand, PoolPlan, decode_pool, num_instances, prefill_pool, shared_pool
+from planning.pools import Demand, PoolPlan, decode_pool, prefill_pool, shared_pool
 from replicas.capacity import Capacity, capacity
 
 
@@ -20,6 +22,7 @@ class Case:
     demand: Demand
     work: Work
     capacity_share: float = 1.0  # of what the closed forms promise
+    longest: tuple[float, float] | None = None  # a prompt at the TTFT's percentile, in tokens, and the seconds it may take
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Fleet:
     layout: Layout  # of a full decode
     pools: tuple[PoolPlan, ...]
     demand: Demand
-    balance: Capacity | None = None  # of an instance of a shared pool
+    balance: Mixed | None = None  # of a shared instance at its capacity
+    bound: Capacity | None = None  # the most that a shared instance could do if every step did the mean step's work
 
     @property
     def num_gpus(self) -> int:
@@ -115,7 +119,11 @@ class Option:
 
 def base_case(plan: Plan, traffic: Traffic) -> Case:
     """Returns the plan's own case: the peak, in means."""
-    return Case(traffic.peak, traffic.work(plan.tpot_s))
+    longest = None
+    if plan.slo.ttft_s:
+        percentile, limit_s = max(plan.slo.ttft_s.items(), key=lambda item: float(item[0][1:]))
+        longest = float(np.percentile(traffic.prompts, float(percentile[1:]))), limit_s
+    return Case(traffic.peak, traffic.work(plan.tpot_s), longest=longest)
 
 
 def option(plan: Plan, hardware: Hardware, case: Case, only: Instance | None = None) -> Option:
@@ -131,8 +139,8 @@ def option(plan: Plan, hardware: Hardware, case: Case, only: Instance | None = N
         only: an instance to keep to, instead of a search.
     """
     candidates = list(candidates_of(plan, hardware)) if only is None else [only]
-    found = [(one, layout(one, case.work)) for one in candidates]
-    able = [(_with_mfu(plan, one, case.demand), made) for one, made in found if not made.problem]
+    found = [_laid_out(plan, one, case) for one in candidates]
+    able = [(one, made) for one, made in found if not made.problem]
     separate = shared = None
     if able:
         one, made = max(able, key=lambda pair: pair[1].tokens_per_s_per_gpu)
@@ -149,8 +157,22 @@ def candidates_of(plan: Plan, hardware: Hardware) -> Iterator[Instance]:
             yield one
 
 
-def _with_mfu(plan: Plan, one: Instance, demand: Demand) -> Instance:
-    return one if plan.prefill_mfu is None else one.with_mfu(plan.prefill_mfu, demand.prompt_tokens)
+def _laid_out(plan: Plan, one: Instance, case: Case) -> tuple[Instance, Layout]:
+    """An instance at the plan's MFU and what it does; where a long prompt alone takes longer than TTFT may, a problem."""
+    made = layout(one, case.work)
+    if made.problem:
+        return one, made
+    if plan.prefill_mfu is not None:
+        one = one.with_mfu(plan.prefill_mfu, case.demand.prompt_tokens)
+    if case.longest is not None:
+        tokens, limit_s = case.longest
+        alone_s = one.prefill_s(tokens, tokens * case.demand.cached_share)
+        if alone_s > limit_s:
+            problem = (
+                f"a prompt of {tokens:,.0f} tokens alone takes {alone_s:.3g} s on {made.gpu}, and TTFT may be {limit_s:g} s"
+            )
+            return one, replace(made, problem=problem)
+    return one, made
 
 
 def _separate(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet:
@@ -168,14 +190,11 @@ def _shared(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: C
         return None
     demand = case.demand
     computed = demand.prompt_tokens - demand.cached_tokens
-    found = capacity(one.engine, max(1.0, computed), demand.output_tokens, plan.tpot_s)
-    if not found.is_within_tpot:
+    lengths = max(1.0, computed), max(1.001, demand.output_tokens)
+    found = mixed_capacity(one.engine, *lengths, plan.tpot_s)
+    if found is None:
         return None
+    bound = capacity(one.engine, *lengths, plan.tpot_s)
     pool = shared_pool(one, found, demand, plan.max_utilization, plan.num_spare)
     pool = pool.derated(case.capacity_share, plan.max_utilization)
-    return Fleet("shared", hardware, one, made, (pool,), demand, found)
-
-
-def least_instances(load: float, per_instance: float) -> int:
-    """Returns the fewest instances that any simulation can get by with: the load at all of their capacity."""
-    return num_instances(load, per_instance, 1.0) if math.isfinite(per_instance) else 1
+    return Fleet("shared", hardware, one, made, (pool,), demand, found, bound)

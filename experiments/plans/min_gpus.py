@@ -51,8 +51,8 @@ def search(plan: Plan, traffic: Traffic) -> list[Candidate]:
     mean_per_s = _mean_rate(arriving)
     best, found = math.inf, []
     for fleet in sorted(_fleets(plan, traffic), key=lambda one: one.dollars_per_hour):
-        assert fleet.balance is not None
-        least = max(1, math.ceil(mean_per_s / fleet.balance.requests_per_s))
+        assert fleet.bound is not None
+        least = max(1, math.ceil(mean_per_s / fleet.bound.requests_per_s))
         price = fleet.instance.num_gpus * fleet.hardware.price_per_gpu_hour
         if least * price >= best:
             found.append(Candidate(fleet, least, remark=f"pruned: {least} replicas at least, ${least * price:,.2f} an hour"))

@@ -8,12 +8,13 @@ from experiments.plans.outcome import Outcome
 from experiments.plans.page import Page, Section, Table
 
 
-def page(outcome: Outcome, simulated: Sequence[Section] = ()) -> Page:
+def page(outcome: Outcome, simulated: Sequence[Section] = (), said: Sequence[str] = ()) -> Page:
     """Returns the whole page.
 
     Args:
         outcome: the plan in closed form.
         simulated: what trials have to say, right after the answer.
+        said: the same in a sentence each, for the head of the page.
     """
     sections = [_fleets(outcome), *simulated, _pools(outcome), _layouts(outcome), _day(outcome), _hours(outcome)]
     if outcome.money:
@@ -22,7 +23,7 @@ def page(outcome: Outcome, simulated: Sequence[Section] = ()) -> Page:
     if outcome.plan.published is not None:
         sections.append(_published(outcome))
     sections.append(_assumptions(outcome))
-    return Page(f"Plan: {outcome.plan.name}", _lead(outcome), sections)
+    return Page(f"Plan: {outcome.plan.name}", [*_lead(outcome), *said], sections)
 
 
 def _lead(outcome: Outcome) -> list[str]:
@@ -108,13 +109,17 @@ def _ttft_lines(outcome: Outcome) -> list[str]:
 
 
 def _shared_notes(fleets: list[Fleet]) -> list[str]:
-    return [
-        f"A shared {fleet.layout.name} in balance: {fleet.balance.batch:.0f} requests in a step of "
-        f"{_time(fleet.balance.step_s)}, bound by {fleet.balance.binding.replace('_', ' ')}. Means only: prompts come in "
-        "clumps, so TPOT is worse than the step; simulate before believing it."
-        for fleet in fleets
-        if fleet.balance is not None
-    ]
+    notes = []
+    for fleet in fleets:
+        full, bound = fleet.balance, fleet.bound
+        if full is not None and bound is not None:
+            notes.append(
+                f"A shared {fleet.layout.name} at its capacity of {full.requests_per_s:.4g} req/s: {full.batch:.0f} answers "
+                f"under way at {_time(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in steps with a "
+                f"prompt, bound by {full.binding.replace('_', ' ')}. If every step did the mean step's work it would be "
+                f"{bound.requests_per_s:.4g}: no engine does more. Means only; simulate before believing either."
+            )
+    return notes
 
 
 def _layouts(outcome: Outcome) -> Section:

@@ -44,18 +44,18 @@ def _write(run: RunConfig, folder: Path) -> None:
     started = time.perf_counter()
     outcome = worked_out(plan)
     planned = time.perf_counter()
-    sections, trials, checked = simulated(outcome)
-    found = _tables(outcome) | trials
+    trials = simulated(outcome)
+    found = _tables(outcome) | trials.tables
     simulated_at = time.perf_counter()
     (folder / "plots").mkdir()
     _draw(outcome, folder / "plots")
     for name, rows in found.items():
         tables.write(folder, name, rows)
-    page = report.page(outcome, sections)
+    page = report.page(outcome, trials.sections, trials.said)
     (folder / "plan.txt").write_text(as_text(page), encoding="utf-8")
     (folder / "plan.html").write_text(as_html(page, folder), encoding="utf-8")
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
-    write_json(folder / "plan.json", document(outcome) | checked | found)
+    write_json(folder / "plan.json", document(outcome) | trials.data | found)
     wall_s = {"plan": planned - started, "simulate": simulated_at - planned, "write": time.perf_counter() - simulated_at}
     write_json(folder / "manifest.json", _manifest(run, wall_s))
 

@@ -1,6 +1,7 @@
 """What the trials have to say, as sections of the page and as tables."""
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.plans.confidence import targets_of
@@ -12,24 +13,32 @@ from experiments.plans.verify import Row, Verification, verified
 Rows = list[dict[str, Any]]
 
 
-def simulated(outcome: Outcome) -> tuple[list[Section], dict[str, Rows], dict[str, Any]]:
-    """Runs what the plan asks for and returns its sections, tables and plain data."""
-    sections: list[Section] = []
-    rows: dict[str, Rows] = {}
-    data: dict[str, Any] = {}
+@dataclass
+class Simulated:
+    """What trials came to: for the page, for Parquet, for JSON."""
+
+    said: list[str] = field(default_factory=list)  # a sentence each
+    sections: list[Section] = field(default_factory=list)
+    tables: dict[str, Rows] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def simulated(outcome: Outcome) -> Simulated:
+    """Runs the trials that the plan asks for."""
+    made = Simulated()
     if outcome.plan.search == "min_gpus":
         candidates = search(outcome.plan, outcome.traffic)
-        sections.append(_search_section(outcome, candidates))
-        rows["search"] = _search_rows(candidates)
-        data["min_gpus"] = [_search_data(one) for one in candidates]
+        made.said.append(f"Searched by simulation: {_answer(candidates)}")
+        made.sections.append(_search_section(outcome, candidates))
+        made.tables["search"] = _search_rows(candidates)
+        made.data["min_gpus"] = [_search_data(one) for one in candidates]
     if outcome.plan.verify:
         found = verified(outcome)
-        sections.append(_verify_section(outcome, found))
-        rows["verification"] = [row._asdict() | {"gap": row.gap, "verdict": row.verdict} for row in found.rows]
-        for row in rows["verification"]:
-            del row["is_time"]
-        data["verified"] = {"is_enough": found.is_enough.is_enough, "why": found.is_enough.why, "needed": found.needed}
-    return sections, rows, data
+        made.said.append(f"Checked by simulation: {_verdict(found)}")
+        made.sections.append(_verify_section(outcome, found))
+        made.tables["verification"] = [row._asdict() | {"gap": row.gap, "verdict": _said(row)} for row in found.rows]
+        made.data["verified"] = {"is_enough": found.is_enough.is_enough, "why": found.is_enough.why, "needed": found.needed}
+    return made
 
 
 def _traffic_line(outcome: Outcome) -> str:
@@ -57,18 +66,21 @@ def _search_section(outcome: Outcome, candidates: list[Candidate]) -> Section:
             str(one.num_replicas) if is_met else "-", str(one.num_gpus) if is_met else "-",
             f"${one.dollars_per_hour:,.2f}" if is_met else "-", gap, ", ".join(map(str, sorted(one.tried))) or "nothing", last,
         ))  # fmt: skip
-    lines = [_answer(candidates[0]) if candidates else "No layout can run.", _traffic_line(outcome)]
+    lines = [_answer(candidates), _traffic_line(outcome)]
     notes = [
-        "bound: the mean rate at all of a replica's closed-form capacity; closed form: the peak at "
+        "bound: the mean rate if every step did the mean step's work, at all of its capacity; closed form: the peak at "
         f"{outcome.plan.max_utilization * 100:.0f} % of it. Simulated as shared pools, of replicas that are all ready.",
         *(f"{one.fleet.layout.name}: {one.remark}." for one in candidates if one.remark and one.num_replicas is not None),
     ]
     return Section("The fewest GPUs, by simulation", lines, [Table(head, rows, 0 if candidates else None)], notes=notes)
 
 
-def _answer(best: Candidate) -> str:
+def _answer(candidates: list[Candidate]) -> str:
+    if not candidates:
+        return "no layout can run."
+    best = candidates[0]
     if best.num_replicas is None:
-        return f"No number of replicas that was tried is enough: {best.remark}."
+        return f"no number of replicas that was tried is enough: {best.remark}."
     below = best.tried.get(best.num_replicas - 1)
     why = f"; {best.num_replicas - 1} are not enough ({below.why})" if below else ""
     which = "right" if best.num_replicas == best.planned else ("too few" if best.num_replicas > best.planned else "too many")
@@ -114,10 +126,9 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
         f"{target}: " + ", ".join(f"{share * 100:.2f} %" for share in given) + " of the requests"
         for target, given in found.shares.items()
     ]
-    verdict = f"The planned fleet {'is enough' if found.is_enough.is_enough else 'is not enough'} ({found.is_enough.why})."
     traffic = outcome.traffic
     notes = [
-        "TPOT is held against the mean step, which all requests of a step share: a request that meets more prompts than the "
+        "TPOT is held against the mean time of a token, which all requests share: a request that meets more prompts than the "
         "mean is slower. Instances: the fewest with which the targets hold, one pool at a time, the other as planned.",
         f"The closed form counts {traffic.peak.context_tokens:,.0f} tokens of context for each request of a batch; as long "
         f"answers stay longer, a batch of this traffic holds {traffic.biased_context_tokens:,.0f} each.",
@@ -125,7 +136,7 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
     return Section(
         "Checked by simulation",
         [
-            verdict,
+            f"Simulated, {_verdict(found)}",
             _traffic_line(outcome),
             f"{found.num_requests:,} requests a seed, {found.num_refused} of all refused as no instance can hold them, "
             f"{found.num_preemptions:,} preemptions. " + "; ".join(shares) + ".",
@@ -135,8 +146,20 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
     )
 
 
+def _verdict(found: Verification) -> str:
+    wanted = found.needed
+    fewest = " and ".join(f"{number} {role}" for role, number in wanted.items() if number is not None)
+    impossible = " or ".join(role for role, number in wanted.items() if number is None)
+    answer = "is enough" if found.is_enough.is_enough else "is NOT enough"
+    needs = f"; the fewest that meet the targets are {fewest} instances, one pool at a time" if fewest else ""
+    never = f"; no number of {impossible} instances that was tried meets them" if impossible else ""
+    return f"the planned fleet {answer} ({found.is_enough.why}){needs}{never}."
+
+
 def _said(row: Row) -> str:
-    if row.quantity.endswith("instances") and not math.isnan(row.gap):
+    if row.quantity.endswith("instances"):
+        if math.isnan(row.gap):
+            return "not to be met"
         if row.gap == 0:
             return "as planned"
         return "closed form optimistic" if row.gap > 0 else "closed form has room"

@@ -14,7 +14,7 @@ from experiments.plans.min_gpus import fewest
 from experiments.plans.outcome import Outcome
 from experiments.plans.trial import Ran, arrivals_of, separate, shared
 from experiments.replications import interval
-from planning.balance import balance
+from planning.balance import mixed_at
 
 AGREES = 0.05
 """Gap up to which a closed form counts as right: what a plan rounds up anyway."""
@@ -30,7 +30,6 @@ class Row(NamedTuple):
     closed_form: float
     simulated: float  # mean over the seeds
     half_width: float  # of its 95 % confidence interval
-    is_time: bool = True  # a bound from below: more is optimistic
 
     @property
     def gap(self) -> float:
@@ -139,8 +138,8 @@ def _closed_form(outcome: Outcome) -> dict[str, float]:
     if fleet.arrangement == "shared":
         each_per_s = demand.requests_per_s / fleet.pools[0].num_instances
         computed = max(1.0, demand.prompt_tokens - demand.cached_tokens)
-        found = balance(fleet.instance.engine, each_per_s, computed, demand.output_tokens)
-        step_s, batch = (found.step_s, found.batch) if found else (math.nan, math.nan)
+        found = mixed_at(fleet.instance.engine, each_per_s, computed, demand.output_tokens)
+        step_s, batch = (found.tpot_s, found.batch) if found else (math.nan, math.nan)
         return {"tpot_s p50": step_s, "step_s": step_s, "batch": batch}
     step_s, batch = _decode_balance(fleet)
     closed = {"tpot_s p50": step_s, "step_s": step_s, "batch": batch}

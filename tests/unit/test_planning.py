@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planning.balance import mixed, mixed_at, mixed_capacity
 from planning.costs import blended_price, break_even_utilization, dollars_per_million, mean_utilization, token_cost
 from planning.days import replicas_of_day
 from planning.instance import Instance
@@ -20,7 +21,7 @@ from replicas.capacity import capacity
 from replicas.catalog import gpu, model
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
-from sim.queueing import mg1, mmc
+from sim.queueing import mg1, mmc, num_in_system
 
 H100, LLAMA_70B, LLAMA_8B = gpu("h100-sxm"), model("llama-3.1-70b"), model("llama-3.1-8b")
 FP8: dict[str, Any] = {"quantization": "fp8", "max_model_len": 16_384}
@@ -117,14 +118,50 @@ def test_spares_come_on_top_and_a_slower_instance_takes_more() -> None:
     assert plain.derated(1.0, 0.8) == plain
 
 
-def test_a_shared_pool_is_never_larger_than_what_its_parts_ask_for_together() -> None:
-    """It fills the idle arithmetic of decode steps; both at half the peak, links included."""
+def test_a_shared_pool_needs_less_than_its_parts_and_more_than_the_bound() -> None:
+    """It fills some of the idle arithmetic of decode steps; all of it only in the mean-field bound."""
     demand, one = Demand(200, 2000, 400), tp(4).with_mfu(0.5, 2000)
-    shared = shared_pool(one, capacity(one.engine, 2000, 400), demand, 0.8)
+    found = mixed_capacity(one.engine, 2000, 400)
+    assert found is not None
+    shared = shared_pool(one, found, demand, 0.8).num_instances
+    bound = num_instances(200, capacity(one.engine, 2000, 400).requests_per_s, 0.8)
     separate = (
         prefill_pool(one, demand, 0.8).num_instances + decode_pool(layout(one, Work(2200, 2200)), demand, 0.8).num_instances
     )
-    assert shared.num_instances <= separate
+    assert bound < shared <= separate
+
+
+@pytest.mark.parametrize("budget", [512, 2048, 8192])
+def test_mixing_never_beats_the_mean_field_and_comes_close_to_it_with_a_small_budget(budget: int) -> None:
+    engine = tp(4, max_num_batched_tokens=budget, max_num_seqs=256).with_mfu(0.5, 2000).engine
+    found, bound = mixed_capacity(engine, 2000, 400), capacity(engine, 2000, 400)
+    assert found is not None
+    assert found.requests_per_s <= bound.requests_per_s * 1.01  # rounding to whole tokens
+    assert found.prompt_share <= 1 + 1e-9
+    if budget == 512:
+        assert found.requests_per_s > 0.9 * bound.requests_per_s
+
+
+def test_a_balance_keeps_littles_law_and_ends_at_the_capacity() -> None:
+    engine = tp(4).with_mfu(0.5, 2000).engine
+    full = mixed_capacity(engine, 2000, 400)
+    assert full is not None
+    half = mixed_at(engine, full.requests_per_s / 2, 2000, 400)
+    assert half is not None
+    assert half.requests_per_s == pytest.approx(full.requests_per_s / 2, rel=1e-6)
+    assert half.batch == pytest.approx(num_in_system(half.requests_per_s, 399 * half.tpot_s))
+    assert half.batch < full.batch / 2  # slower than in proportion: congestion
+    assert mixed_at(engine, 1.01 * full.requests_per_s, 2000, 400) is None
+    limited = mixed_capacity(engine, 2000, 400, tpot_s=0.04)
+    assert limited is not None
+    assert limited.tpot_s == pytest.approx(0.04, rel=1e-3)
+    assert limited.binding == "tpot"
+    assert mixed_capacity(engine, 2000, 400, tpot_s=0.001) is None
+
+
+def test_an_answer_of_one_token_cannot_be_balanced() -> None:
+    with pytest.raises(ValueError, match="mean_output_tokens must be above 1"):
+        mixed(tp(4).engine, 10, 2000, 1)
 
 
 def test_lindley_and_kiefer_wolfowitz_agree_with_closed_forms() -> None:
