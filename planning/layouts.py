@@ -1,7 +1,7 @@
 """Over how many GPUs to split a model: every layout with what it holds, how fast it is, and what binds it."""
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planning.instance import Instance
@@ -30,6 +30,7 @@ class Layout:
     gpu: str
     tensor_parallel_size: int
     num_stages: int
+    expert_parallel_size: int
     num_gpus: int
     problem: str = ""
     memory_batch: int = 0  # requests that the cache holds
@@ -42,7 +43,9 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """Its parallelism, for people: TP4, TP8 PP2."""
+        """Its parallelism, for people: TP4, TP8 PP2, EP144."""
+        if self.expert_parallel_size > 1:
+            return f"EP{self.expert_parallel_size}"
         return f"TP{self.tensor_parallel_size}" + (f" PP{self.num_stages}" if self.num_stages > 1 else "")
 
     @property
@@ -64,16 +67,18 @@ def layout(instance: Instance, work: Work) -> Layout:
     """
     check_positive("context_tokens", work.context_tokens)
     check_positive("held_tokens", work.held_tokens)
-    names = (instance.gpu.name, instance.replicas.tensor_parallel_size, instance.num_stages, instance.num_gpus)
+    size, stages, experts = instance.replicas.tensor_parallel_size, instance.num_stages, instance.expert_parallel_size
+    names = (instance.gpu.name, size, stages, experts, instance.num_gpus)
     try:
         memory_batch = int(instance.cache_tokens // work.held_tokens)
         engine = instance.engine
     except ValueError as error:
         return Layout(*names, problem=str(error))
     alone_s = instance.step_s(1, work.context_tokens)
-    most = min(memory_batch, int(engine.max_num_seqs) * instance.num_stages)
+    most_seqs = int(engine.max_num_seqs) * stages * experts
+    most = min(memory_batch, most_seqs)
     tpot_batch = largest_batch_within(instance, work.context_tokens, work.tpot_s, most)
-    limits = {"memory": memory_batch, "max_num_seqs": int(engine.max_num_seqs) * instance.num_stages}
+    limits = {"memory": memory_batch, "max_num_seqs": most_seqs}
     if tpot_batch < most:
         limits["tpot"] = tpot_batch
     binding = min(limits, key=lambda name: limits[name])
@@ -96,8 +101,16 @@ def largest_batch_within(instance: Instance, context_tokens: float, tpot_s: floa
     return bisect.bisect_right(range(1, most + 1), tpot_s, key=lambda batch: instance.step_s(batch, context_tokens))
 
 
-def instances(replicas: Surrogate, model: Model, gpu: Gpu, gpus_per_node: int = 8) -> Iterator[Instance]:
-    """Yields the instances worth a look: every tensor-parallel size within a node, and pipelines where none of those fits."""
+def instances(
+    replicas: Surrogate, model: Model, gpu: Gpu, gpus_per_node: int = 8, expert_parallel_sizes: Sequence[int] = ()
+) -> Iterator[Instance]:
+    """Yields the instances worth a look: every tensor-parallel size within a node, pipelines where none of those fits.
+
+    And groups that share experts, of the sizes given.
+
+    Raises:
+        ValueError: a group of a model without experts.
+    """
     sizes = [n for n in TENSOR_PARALLEL_SIZES if n <= gpus_per_node and model.heads % n == 0]
     fits = False
     for size in sizes:
@@ -110,7 +123,9 @@ def instances(replicas: Surrogate, model: Model, gpu: Gpu, gpus_per_node: int = 
             one = Instance(widest, model, gpu, num_stages)
             yield one
             if _fits(one):
-                return
+                break
+    for size in expert_parallel_sizes:
+        yield Instance(replicas.model_copy(update={"tensor_parallel_size": 1}), model, gpu, expert_parallel_size=size)
 
 
 def _fits(instance: Instance) -> bool:

@@ -99,6 +99,11 @@ class Plan(Params):
     tensor_parallel_sizes: list[Annotated[int, Field(ge=1)]] | None = Field(
         default=None, min_length=1, description="Layouts to look at; null = 1, 2, 4, 8 within a node"
     )
+    expert_parallel_sizes: list[Annotated[int, Field(ge=2)]] = Field(
+        default=[],
+        description="Groups of GPUs that share the experts of a layer, each with the whole of attention and requests of its "
+        "own, to look at too; by closed form only",
+    )
     prefill_mfu: float | None = Field(
         default=None,
         gt=0,
@@ -141,6 +146,8 @@ class Plan(Params):
             raise ValueError("slo: a plan has targets for ttft_s and tpot_s only")
         if self.replicas.tensor_parallel_size != 1 or self.replicas.data_parallel_size != 1:
             raise ValueError("replicas: parallelism is searched; give tensor_parallel_sizes instead")
+        if self.expert_parallel_sizes and not self.model.num_experts:
+            raise ValueError(f"expert_parallel_sizes: {self.model.name} has no experts")
         if self.search and not (self.slo.ttft_s or self.slo.tpot_s):
             raise ValueError("search: min_gpus needs targets in slo")
         return self

@@ -56,7 +56,8 @@ def planned_day(plan: Plan, traffic: Traffic, fleet: Fleet) -> PlannedDay:
     edges_s = np.arange(0.0, traffic.duration_s + step_s / 2, step_s)
     edges_s = edges_s if len(edges_s) > 1 else np.array([0.0, traffic.duration_s])
     demand_per_s = rates(plan, edges_s)
-    cold_start_s = plan.lifecycle.cold_start_s(fleet.instance.weight_bytes)
+    num_nodes = max(1.0, fleet.instance.num_gpus / fleet.hardware.gpus_per_node)  # each loads its own part
+    cold_start_s = plan.lifecycle.cold_start_s(fleet.instance.weight_bytes / num_nodes)
     cold_start_steps = int(np.ceil(cold_start_s / step_s))
     days = tuple(_policy(plan, traffic, fleet, policy, demand_per_s, cold_start_steps) for policy in POLICIES)
     return PlannedDay(edges_s, demand_per_s, cold_start_s, days)

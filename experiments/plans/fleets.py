@@ -152,8 +152,12 @@ def option(plan: Plan, hardware: Hardware, case: Case, only: Instance | None = N
 
 def candidates_of(plan: Plan, hardware: Hardware) -> Iterator[Instance]:
     """Yields the instances that the plan allows on one GPU."""
-    for one in instances(plan.replicas, plan.model, hardware.gpu, hardware.gpus_per_node):
-        if plan.tensor_parallel_sizes is None or one.replicas.tensor_parallel_size in plan.tensor_parallel_sizes:
+    for one in instances(plan.replicas, plan.model, hardware.gpu, hardware.gpus_per_node, plan.expert_parallel_sizes):
+        if (
+            one.expert_parallel_size > 1
+            or plan.tensor_parallel_sizes is None
+            or one.replicas.tensor_parallel_size in plan.tensor_parallel_sizes
+        ):
             yield one
 
 
@@ -185,8 +189,8 @@ def _separate(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case:
 
 
 def _shared(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet | None:
-    """None for a pipeline, or where one request in the engine is already too slow."""
-    if one.num_stages > 1:
+    """None for a pipeline or a group, or where one request in the engine is already too slow."""
+    if not one.is_simulated:
         return None
     demand = case.demand
     computed = demand.prompt_tokens - demand.cached_tokens

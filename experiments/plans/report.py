@@ -243,18 +243,27 @@ def _published(outcome: Outcome) -> Section:
 
 
 def _our_nodes(outcome: Outcome, prefill: float | None, decode: float | None) -> list[tuple[str, str, str]]:
-    """What the plan's own fleet would have for the same day, on average and full."""
-    assert outcome.plan.published is not None
-    per_node = outcome.plan.published.gpus_per_node
-    share = outcome.traffic.mean_per_s / outcome.traffic.peak.requests_per_s
+    """What the plan's own fleet would have for the same day, on average and full, and what the published one reaches."""
+    given, traffic, fleet = outcome.plan.published, outcome.traffic, outcome.fleet
+    assert given is not None
+    share = traffic.mean_per_s / traffic.peak.requests_per_s
     published = {"prefill": prefill, "decode": decode}
     rows = []
-    for pool in outcome.fleet.pools:
-        mean = pool.load / pool.capacity * pool.gpus_per_instance / per_node * share
-        given = published.get(pool.role)
-        rows.append(
-            (f"nodes of this plan's {pool.role} instances, full, on average", f"{given:.1f}" if given else "", f"{mean:.1f}")
+    for pool in fleet.pools:
+        mean = pool.load / pool.capacity * pool.gpus_per_instance / given.gpus_per_node * share
+        theirs = published.get(pool.role)
+        name = f"nodes of this plan's {pool.role} instances, {fleet.layout.name}, full, on average"
+        rows.append((name, f"{theirs:.1f}" if theirs else "", f"{mean:.1f}"))
+    computed_per_s = given.fleet().computed_input_per_s
+    if prefill is not None and computed_per_s is not None:
+        demand, engine = traffic.peak, fleet.instance.engine
+        per_token = fleet.instance.prefill_flops(demand.prompt_tokens, demand.cached_tokens)
+        per_token /= demand.prompt_tokens - demand.cached_tokens
+        peak_per_s = (
+            engine.flops_per_s / fleet.instance.replicas.flops_efficiency / fleet.instance.replicas.tensor_parallel_size
         )
+        reached = computed_per_s * per_token / (prefill * given.gpus_per_node * peak_per_s)
+        rows.append(("share of peak arithmetic that its prefill nodes reach", "", f"{reached * 100:.1f} %"))
     return rows
 
 

@@ -44,8 +44,10 @@ def variants(plan: Plan, traffic: Traffic, fleet: Fleet) -> list[Variant]:
 def _by_memory(traffic: Traffic, base: Case) -> dict[str, Case]:
     """Memory set aside by percentiles of the answer, in full, instead of half of the mean; and what a batch really holds."""
     cases = {}
-    for percent in (50, 90, 99):
-        output = float(np.percentile(traffic.outputs, percent))
+    percentiles = {percent: float(np.percentile(traffic.outputs, percent)) for percent in (50, 90, 99)}
+    if len(set(percentiles.values())) == 1:  # all answers are alike
+        percentiles = {99: percentiles[99]}
+    for percent, output in percentiles.items():
         held = base.demand.prompt_tokens + output
         name = f"memory for whole answers of p{percent}, {output:,.0f} tokens"
         cases[name] = replace(base, work=replace(base.work, held_tokens=held))

@@ -9,6 +9,7 @@ from experiments.plans.min_gpus import Candidate, search
 from experiments.plans.outcome import Outcome
 from experiments.plans.page import Section, Table
 from experiments.plans.verify import Row, Verification, verified
+from sim.errors import ConfigError
 
 Rows = list[dict[str, Any]]
 
@@ -33,6 +34,11 @@ def simulated(outcome: Outcome) -> Simulated:
         made.tables["search"] = _search_rows(candidates)
         made.data["min_gpus"] = [_search_data(one) for one in candidates]
     if outcome.plan.verify:
+        if not outcome.fleet.instance.is_simulated:
+            layout = outcome.fleet.layout.name
+            raise ConfigError(
+                f"verify: the simulated engine has no pipelines nor groups that share experts; the plan is {layout}"
+            )
         found = verified(outcome)
         made.said.append(f"Checked by simulation: {_verdict(found)}")
         made.sections.append(_verify_section(outcome, found))

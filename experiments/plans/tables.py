@@ -16,6 +16,7 @@ COLUMNS: dict[str, tuple[str, tuple[Column, ...]]] = {
             Column("gpu", _TEXT, "the GPU", False),
             Column("tensor_parallel_size", _WHOLE, "GPUs that share every layer", False),
             Column("num_stages", _WHOLE, "stages of a pipeline", False),
+            Column("expert_parallel_size", _WHOLE, "GPUs of a group that shares experts; 1 = no group", False),
             Column("num_gpus", _WHOLE, "GPUs of an instance", False),
             Column("problem", _TEXT, "why it cannot run; empty if it can", False),
             Column("memory_batch", _WHOLE, "requests that the KV cache holds", False),

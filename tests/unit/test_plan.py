@@ -20,6 +20,7 @@ from experiments.plans.fleets import base_case, option
 from experiments.plans.min_gpus import fewest, search
 from experiments.plans.outcome import Outcome, worked_out
 from experiments.plans.run import document
+from experiments.plans.simulated import simulated
 from experiments.plans.trial import Ran, arrivals_of, separate, shared
 from sim.errors import ConfigError
 from tests.shared import shared as shared_file
@@ -269,6 +270,7 @@ def test_the_plan_as_data_is_plain_json(opening: Outcome) -> None:
         ({"max_utilisation": 0.8}, "did you mean 'max_utilization'?"),
         ({"replicas": {"kind": "surrogate", "tensor_parallel_size": 2}}, "parallelism is searched; give tensor_parallel_sizes"),
         ({"slo": {"itl_s": {"p99": 0.1}}}, "a plan has targets for ttft_s and tpot_s only"),
+        ({"expert_parallel_sizes": [8]}, "expert_parallel_sizes: llama-3.1-8b has no experts"),
         ({"search": "min_gpus", "slo": {}}, "min_gpus needs targets in slo"),
         ({"trials": {"seeds": [1]}}, "trials.seeds"),
         ({"published": {"name": "x", "source": "y", "peak_nodes": 1, "mean_nodes": 2}}, "mean_nodes 2 is above peak_nodes 1"),
@@ -285,6 +287,27 @@ def test_a_model_that_fits_nowhere_is_told_why(tmp_path: Path) -> None:
     (one,) = load(written(tmp_path, model="llama-3.1-405b", hardware=[{"gpu": "l4", "price_per_gpu_hour": 1.0}]))
     with pytest.raises(ConfigError, match=r"no fleet with pools: shared can be built.*\n  l4: TP1: .* does not fit"):
         worked_out(one.experiment)
+
+
+def test_what_the_simulated_engine_does_not_know_is_not_verified() -> None:
+    (one,) = load(CONFIGS / "plan_deepseek_day.yaml", ["verify=true"])
+    with pytest.raises(ConfigError, match="the plan is EP144"):
+        simulated(worked_out(one.experiment))
+
+
+def test_deepseeks_day_fits_itself_and_is_within_the_roofline() -> None:
+    (one,) = load(CONFIGS / "plan_deepseek_day.yaml")
+    outcome = worked_out(one.experiment)
+    traffic, given = outcome.traffic, document(outcome)["published"]
+    # 608 G and 168 G tokens a day, 4,989 behind a mean output token, 278 nodes at the peak of 226.75: the config's own sums
+    assert traffic.mean_per_s * 86_400 * traffic.peak.prompt_tokens == pytest.approx(608e9, rel=0.002)
+    assert traffic.mean_per_s * 86_400 * traffic.peak.output_tokens == pytest.approx(168e9, rel=0.002)
+    assert traffic.peak.context_tokens == pytest.approx(4989, rel=0.001)
+    assert traffic.peak.requests_per_s / traffic.mean_per_s == pytest.approx(given["peak_to_mean"], rel=0.001)
+    assert given["prefill_nodes"] + given["decode_nodes"] == pytest.approx(226.75, rel=0.002)
+    for pool in outcome.fleet.pools:  # a bound: fewer nodes than they had
+        nodes = pool.load / pool.capacity * pool.gpus_per_instance / 8 * traffic.mean_per_s / traffic.peak.requests_per_s
+        assert 0.25 * given[f"{pool.role}_nodes"] < nodes < given[f"{pool.role}_nodes"]
 
 
 def test_a_plan_has_no_percentiles_to_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,43 @@ def test_a_pipeline_of_two_holds_all_layers_and_makes_no_token_faster() -> None:
     assert split.prefill_tokens_per_s(2000) == pytest.approx(2 * whole.prefill_tokens_per_s(2000), rel=0.01)
 
 
+def group(size: int) -> Instance:
+    options = {"quantization": "fp8", "max_model_len": 32_768, "max_num_seqs": 256}
+    return Instance(Surrogate(**options), model("deepseek-v3"), H100, expert_parallel_size=size)
+
+
+def test_a_group_holds_attention_on_every_gpu_and_each_expert_once() -> None:
+    of = model("deepseek-v3")
+    others = of.num_params - of.num_expert_params  # in fp8, one byte each
+    for size in (32, 144):
+        one = group(size)
+        assert one.num_gpus == size
+        assert one.weight_bytes == pytest.approx(size * others + of.num_expert_params, rel=1e-6)
+        assert one.engine.flops_per_token == 2 * of.num_active_params
+        assert one.kv_bytes_per_token == 70_272  # on one GPU, not repeated as in tensor parallelism
+    assert group(144).cache_tokens > 144 / 32 * group(32).cache_tokens  # less of the experts on each
+
+
+def test_a_group_sends_each_token_to_eight_experts_and_back() -> None:
+    """58 layers x 8 experts x 7,168 x (1 + 2) bytes, 143 of 144 to other GPUs, at 50 GB/s: 0.2 ms a token."""
+    assert group(144).exchange_s(100) == pytest.approx(100 * 58 * 8 * 7168 * 3 * 143 / 144 / 50e9)
+    assert tp(4).exchange_s(100) == 0.0
+    assert group(144).prefill_s(4000) >= group(144).exchange_s(4000)
+
+
+def test_more_gpus_in_a_group_give_each_of_them_more_to_do() -> None:
+    found = {size: layout(group(size), Work(4989, 4989, 0.05)) for size in (32, 144)}
+    assert found[144].name == "EP144"
+    assert found[144].tokens_per_s_per_gpu > found[32].tokens_per_s_per_gpu > 0
+
+
+def test_a_dense_model_has_no_experts_to_share() -> None:
+    with pytest.raises(ValueError, match=r"llama-3.1-8b has no experts"):
+        Instance(Surrogate(), LLAMA_8B, H100, expert_parallel_size=8)
+    with pytest.raises(ValueError, match="no pipeline and no tensor parallelism"):
+        Instance(Surrogate(tensor_parallel_size=8), model("deepseek-v3"), H100, expert_parallel_size=8)
+
+
 def test_pools_carry_their_load_within_the_headroom_and_no_instance_is_idle() -> None:
     for rate_per_s in (1.0, 37.0, 200.0):
         demand = Demand(rate_per_s, 2000, 400)
