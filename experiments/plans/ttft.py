@@ -61,6 +61,7 @@ def check(plan: Plan, traffic: Traffic, fleet: Fleet) -> TtftCheck | None:
     scv = float(services_s.var() / services_s.mean() ** 2)
     working = pool.num_instances
     rate_per_s = demand.requests_per_s / working
+    random_s, one_line_s = queue.at_random_s(working), queue.in_one_line_s(working)
     is_stable = rate_per_s * services_s.mean() < 1
     return TtftCheck(
         num_instances=working,
@@ -69,10 +70,10 @@ def check(plan: Plan, traffic: Traffic, fleet: Fleet) -> TtftCheck | None:
         prefill_s=fleet.instance.prefill_s(demand.prompt_tokens, demand.cached_tokens),
         transfer_s=kv_transfer_s(demand.prompt_tokens, fleet.instance.kv_bytes_per_token, plan.kv_bytes_per_s),
         mean_wait_s=mg1(rate_per_s, float(services_s.mean()), scv).wait_s if is_stable else np.inf,
-        random_s=queue.at_random_s(working),
-        one_line_s=queue.in_one_line_s(working),
-        num_for_random=_fewest(queue.at_random_s, working, targets[percentile]),
-        num_for_one_line=_fewest(queue.in_one_line_s, working, targets[percentile]),
+        random_s=random_s,
+        one_line_s=one_line_s,
+        num_for_random=_fewest(queue.at_random_s, working, random_s, targets[percentile]),
+        num_for_one_line=_fewest(queue.in_one_line_s, working, one_line_s, targets[percentile]),
     )
 
 
@@ -96,10 +97,10 @@ class _Queue:
         return float(np.percentile(waits_s + self.services_s, self.percent))
 
 
-def _fewest(ttft_s: Any, planned: int, limit_s: float) -> int | None:
+def _fewest(ttft_s: Any, planned: int, planned_s: float, limit_s: float) -> int | None:
     """The fewest instances from `planned` up whose TTFT is within the limit; TTFT falls as instances are added."""
     low, high = planned, planned * MOST_EXTRA
-    if ttft_s(low) <= limit_s:
+    if planned_s <= limit_s:
         return low
     if ttft_s(high) > limit_s:
         return None

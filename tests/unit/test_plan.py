@@ -201,6 +201,16 @@ def test_min_gpus_is_what_trying_every_number_gives(max_utilization: float, tmp_
     assert enough == list(range(min(enough), 13))
 
 
+def test_a_layout_that_cannot_be_cheaper_is_not_simulated(tmp_path: Path) -> None:
+    (one,) = load(written(tmp_path, tensor_parallel_sizes=[1, 8]))
+    best, other = search(one.experiment, measured(one.experiment))
+    assert (best.fleet.layout.name, other.fleet.layout.name) == ("TP1", "TP8")
+    assert best.num_gpus is not None
+    assert other.tried == {}
+    assert other.remark.startswith("pruned")
+    assert other.least * 8 >= best.num_gpus
+
+
 def test_min_gpus_of_an_hour_of_azure_at_ten_times_its_rate_is_quick(tmp_path: Path) -> None:
     """On 2 cores in 60 s is the figure to reach; processor time on one of them is counted."""
     trace = shared_file("data/traces/azure2023/AzureLLMInferenceTrace_conv.csv")
