@@ -84,7 +84,7 @@ def _pools(outcome: Outcome) -> Section:
             ))  # fmt: skip
     lines = [
         "Apart, prefill is sized by arithmetic and decode by memory, each with its own slack. Shared, with chunked prefill, "
-        "prompts fill the arithmetic that decodes leave idle, but a long prompt slows the tokens of everybody in its step."
+        "prompts use the arithmetic that decodes leave idle, where they share a step, but slow the tokens of everybody in it."
     ]
     return Section("Two pools or one", [*lines, *_ttft_lines(outcome)], [Table(head, rows)], notes=_shared_notes(fleets))
 
