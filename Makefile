@@ -29,6 +29,10 @@ bench: $(READY) compiled
 docs: $(READY)
 	$(BIN)/python -m experiments.reference > docs/config.md.new
 	mv docs/config.md.new docs/config.md
+	$(BIN)/python -m tests.golden.textbook > docs/textbook.md.new
+	mv docs/textbook.md.new docs/textbook.md
+	$(BIN)/python -m tests.theory.closed_forms > docs/closed_forms.md.new
+	mv docs/closed_forms.md.new docs/closed_forms.md
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -97,6 +97,12 @@ def _main(options: argparse.Namespace) -> int:
     if options.check and not options.check.is_file():
         raise ConfigError(f"{options.check}: no such file; --write-baseline makes it")
     runs = load_all(options.configs, options)
+    for run in runs:
+        if run.experiment.kind != "simulate" and (options.check or options.write_baseline):
+            raise ConfigError(
+                f"{run.source}: --check and --write-baseline compare percentiles of simulations; "
+                f"its kind is {run.experiment.kind}"
+            )
     if options.dry_run:
         print("\n".join(_described_all(runs)))
         return OK
@@ -155,7 +161,7 @@ def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
         elif outcome.error is not None:
             failed.add(outcome.run.experiment.name)
             code = max(code, _told(outcome))
-    folders = []
+    folders: list[tuple[str, list[Path]]] = []  # of each experiment: its kind, and where its runs are
     for name, group in groupby(runs, key=lambda run: run.experiment.name):
         if name not in failed:
             ours = list(group)

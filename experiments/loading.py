@@ -11,9 +11,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from experiments.config import Study
-from experiments.kinds import unknown_name
+from experiments.config import Experiment, Study
+from experiments.kinds import nearest, unknown_name
 from experiments.mistakes import Mistake, mistakes_in
+from experiments.plans.config import Plan
 from experiments.sections import section_at, step
 from experiments.sweeps import Change, Point, apply, find, points, slug
 from experiments.tasks import TASKS, schema_of
@@ -125,11 +126,11 @@ def _changed(data: dict[str, Any], sets: Sequence[str], lines: list[str]) -> tup
 
 
 def _check_kind(data: dict[str, Any], lines: list[str]) -> None:
-    """Notes an unknown kind, and goes on as if it were a simulation to find the other mistakes."""
+    """Notes an unknown kind, and goes on as if it were the nearest one to find the other mistakes."""
     kind = data.get("kind", "simulate")
-    if kind not in TASKS:
+    if not isinstance(kind, str) or kind not in TASKS:
         lines.append(f"kind: {unknown_name('kind of config', kind, TASKS)}")
-        data["kind"] = "simulate"
+        data["kind"] = nearest(kind, TASKS) or "simulate"
 
 
 def _seeds(data: dict[str, Any], seed: int | None, smoke: bool, lines: list[str]) -> list[Any]:
@@ -199,18 +200,26 @@ def _lost(change: Change, draft: Any) -> bool:
     value = draft
     for part in find(draft, change.path):
         value = step(value, part)
-    return change.path not in ("seed", "seeds", "sweep") and not isinstance(change.value, Mapping) and value != change.value
+    return (
+        change.path not in ("kind", "seed", "seeds", "sweep")
+        and not isinstance(change.value, Mapping)
+        and value != change.value
+    )
 
 
 def _shrunk(draft: dict[str, Any]) -> dict[str, Any]:
     """A copy that runs in seconds."""
     draft = copy.deepcopy(draft)
-    if draft.get("kind", "simulate") != "simulate":
-        return draft
-    traffic = section_at(schema_of(draft), draft, ("traffic",))
+    schema = schema_of(draft)
+    traffic = section_at(schema, draft, ("traffic",))
     if traffic is not None and "limit" in traffic.keys:
         limit = draft["traffic"].get("limit")
         draft["traffic"]["limit"] = min(limit, SMOKE_REQUESTS) if type(limit) is int else limit or SMOKE_REQUESTS
+    if schema is Plan:
+        trials = draft.get("trials")
+        draft["trials"] = {**(trials if isinstance(trials, dict) else {}), "seeds": [1, 2]}
+    if schema is not Experiment:
+        return draft
     draft.pop("measure", None)
     interval = draft.get("timeline_interval_s", SMOKE_INTERVAL_S)
     draft["timeline_interval_s"] = min(interval, SMOKE_INTERVAL_S) if type(interval) in (int, float) else interval

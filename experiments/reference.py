@@ -32,7 +32,8 @@ INTRODUCTION = """# The keys of a config
 Made by `make docs` from the classes that read a config; `run_experiment.py --schema` prints the same as JSON Schema.
 An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s` per second, `_tokens`, `_bytes`.
 
-- `kind` chooses a class; the section's other keys are that class's. `kind: my_module:MyPolicy` loads your own.
+- The `kind` at the top says what is done: `simulate` (which may be left out), `plan`, `calibrate` or `validate`.
+- Any other `kind` chooses a class; the section's other keys are that class's. `kind: my_module:MyPolicy` loads your own.
 - Paths, in `sweep` and in `--set`, are dotted and use the names of pools: `pools.main.replicas.max_num_seqs`.
 - `sweep` makes one run of every combination of its lists, `seeds` one of each seed. A mapping in a list is laid over the
   one in the config; if it brings another `kind`, the old keys that the new kind does not have are left out.
@@ -40,7 +41,7 @@ An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s`
 
 
 def schema(kind: str = "simulate") -> dict[str, Any]:
-    """Returns the JSON Schema of a config file of this kind."""
+    """Returns the JSON Schema of a config file of this kind; `simulate` may go without saying."""
     whole = TASKS[kind].schema.model_json_schema()
     whole["required"].remove("name")  # by default the file's
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from experiments.kinds import EXTERNAL
 from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
-from experiments.tasks import runner_of
+from experiments.tasks import TASKS, runner_of
 from sim.errors import ConfigError
 
 
@@ -69,6 +69,19 @@ class Result:
     def summary(self) -> pd.DataFrame:
         """One row for each number of the summary."""
         return self._table("summary")
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """Of a plan, everything that its page shows, as plain data; of several, by the run's name."""
+        if self.runs:
+            return {run.slug: run.plan for run in self.runs}
+        found: dict[str, Any] = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
+        return found
+
+    @cached_property
+    def pools(self) -> pd.DataFrame:
+        """Of a plan, one row for each pool of each hardware and arrangement."""
+        return self._table("pools")
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -233,20 +246,21 @@ def _is_ours(folder: Path) -> bool:
 
 
 def gather(runs: Sequence[RunConfig], out: Path) -> None:
-    """Writes `summary.parquet` over the runs of one experiment: theirs, with the columns run and seed and one per axis."""
+    """Writes the table of one experiment's runs: theirs, one after the other, with run, seed and axes."""
     if not runs or not runs[0].slug:
+        return
+    name = TASKS[runs[0].experiment.kind].table
+    if not name:
         return
     tables = []
     for run in runs:
-        if not (folder_of(run, out) / "summary.parquet").exists():  # not a simulation
-            return
-        table = pd.read_parquet(folder_of(run, out) / "summary.parquet")
+        table = pd.read_parquet(folder_of(run, out) / f"{name}.parquet")
         table.insert(0, "run", run.slug)
         table.insert(1, "seed", run.seed)
         for position, (axis, label) in enumerate(run.axes):
             table.insert(2 + position, axis, label)
         tables.append(table)
-    target = out / runs[0].experiment.name / "summary.parquet"
+    target = out / runs[0].experiment.name / f"{name}.parquet"
     temporary = target.with_suffix(".tmp")
     pd.concat(tables, ignore_index=True).to_parquet(temporary, index=False)
     shutil.move(temporary, target)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from experiments.calibrate_config import Calibrate
 from experiments.config import Experiment, Study
+from experiments.plans.config import Plan
 from experiments.validate_config import Validate
 
 
@@ -15,10 +16,12 @@ class Task(NamedTuple):
     schema: type[Study]
     runner: str  # module with run_one(run, folder, progress, line), which leaves a whole result folder
     report: str  # module with print_summary(folders)
+    table: str = ""  # the Parquet file that several runs of one config put together, if any
 
 
 TASKS = {
-    "simulate": Task(Experiment, "experiments.runner", "experiments.report"),
+    "simulate": Task(Experiment, "experiments.runner", "experiments.report", "summary"),
+    "plan": Task(Plan, "experiments.plans.run", "experiments.plans.run", "pools"),
     "calibrate": Task(Calibrate, "experiments.calibrate", "experiments.calibrate"),
     "validate": Task(Validate, "experiments.validate", "experiments.validate"),
 }

@@ -99,8 +99,8 @@ def test_a_file_after_the_sets_is_a_config(config: Path, capsys: pytest.CaptureF
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--schema"]) == 0
     kinds = {kind["properties"]["kind"]["const"]: kind for kind in json.loads(capsys.readouterr().out)["oneOf"]}
-    assert set(kinds) == {"simulate", "calibrate", "validate"}
-    assert kinds["simulate"]["properties"]["traffic"]["oneOf"]
+    assert set(kinds) == {"simulate", "plan", "calibrate", "validate"}
+    assert all(kinds[kind]["properties"]["traffic"]["oneOf"] for kind in ("simulate", "plan"))
 
 
 def test_a_missing_trace_exits_with_2_and_the_other_experiment_runs(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from sim.queueing import erlang_b, erlang_c, mg1, mm1, mm1_sojourn_percentile_s, mmc, power_of_d_sojourn_s
+from sim.queueing import (
+    erlang_b,
+    erlang_c,
+    mg1,
+    mg1_ps,
+    mm1,
+    mm1_sojourn_percentile_s,
+    mmc,
+    mmc_wait_percentile_s,
+    num_in_system,
+    power_of_d_sojourn_s,
+    split_and_pooled,
+)
 
 
 def test_t27_mm1_wait_at_8_and_at_9_5_of_10_requests_a_second() -> None:
@@ -56,6 +68,35 @@ def test_more_choices_are_better_and_the_second_counts_most() -> None:
     assert gains[0] > 10 * gains[1] > 10 * gains[2] > 0
 
 
+def test_waits_of_many_servers_have_the_tail_that_their_mean_asks_for() -> None:
+    """The mean wait is the integral of the percentiles over the shares; a midpoint rule of 20,000 finds it to 0.1 %."""
+    shares = [(i + 0.5) / 200 for i in range(20_000)]
+    mean_s = sum(mmc_wait_percentile_s(6.4, 1.0, 8, share) for share in shares) / len(shares)
+    assert mean_s == pytest.approx(mmc(6.4, 1.0, 8).wait_s, rel=0.002)
+
+
+def test_who_finds_a_free_server_does_not_wait() -> None:
+    served_at_once = 1 - erlang_c(6.4, 8)
+    assert mmc_wait_percentile_s(6.4, 1.0, 8, 100 * served_at_once - 0.01) == 0.0
+    assert mmc_wait_percentile_s(6.4, 1.0, 8, 100 * served_at_once + 0.01) > 0.0
+
+
+def test_processor_sharing_takes_as_long_as_mm1_whatever_the_law_of_service() -> None:
+    assert mg1_ps(0.8, 1.0) == mm1(0.8, 1.0)
+    assert mg1_ps(0.8, 1.0).wait_s > mg1(0.8, 1.0, service_scv=0.0).wait_s
+
+
+def test_t28_pooling_eight_lines() -> None:
+    split, pooled = split_and_pooled(6.4, 1.0, 8)
+    assert (split.wait_s, pooled.wait_s) == pytest.approx((4.0, 0.286), abs=0.005)
+    assert split.utilization == pytest.approx(pooled.utilization)
+
+
+def test_littles_law_alone() -> None:
+    queue = mmc(12.0, 0.5, 8)
+    assert num_in_system(12.0, queue.sojourn_s) == pytest.approx(queue.num_in_system)
+
+
 @pytest.mark.parametrize(
     ("ask", "complaint"),
     [
@@ -68,6 +109,12 @@ def test_more_choices_are_better_and_the_second_counts_most() -> None:
         (lambda: mg1(0.5, 1.0, -0.1), "service_scv must be a number from 0 up, got -0.1"),
         (lambda: erlang_b(0.0, 3), "offered must be a positive number, got 0.0"),
         (lambda: mm1_sojourn_percentile_s(0.5, 1.0, 100), "percent must lie in"),
+        (lambda: mmc_wait_percentile_s(1.0, 0.5, 1, 100.0), "percent must lie in"),
+        (lambda: mmc_wait_percentile_s(2.0, 0.5, 1, 50.0), "cannot keep up"),
+        (lambda: mg1_ps(2.0, 0.5), "cannot keep up"),
+        (lambda: split_and_pooled(8.0, 1.0, 8), "cannot keep up"),
+        (lambda: split_and_pooled(1.0, 1.0, 0), "servers must be a whole number"),
+        (lambda: num_in_system(1.0, -1.0), "sojourn_s must be a positive number"),
         (lambda: power_of_d_sojourn_s(0.5, 1.0, 0), "d must be a whole number from 1 up, got 0"),
     ],
 )

@@ -48,3 +48,7 @@ def test_every_kind_is_in_the_schema_and_on_the_page() -> None:
 
 def test_the_name_may_be_left_out() -> None:
     assert all("name" not in schema(kind).get("required", []) for kind in TASKS)
+
+
+def test_the_kind_may_be_left_out_of_a_simulation_only() -> None:
+    assert [kind for kind in TASKS if "kind" not in schema(kind)["required"]] == ["simulate"]

@@ -18,9 +18,9 @@ def sets_for(path: Path) -> list[str]:
         return [f"recordings={shared('data/live_cpu')}"]
     if path.stem == "mooncake":
         return [f"traffic.path={shared('data/traces/mooncake/conversation_trace.jsonl')}"]
-    if not path.stem.startswith("azure"):
+    if "azure" not in path.stem:
         return []
-    name = f"AzureLLMInferenceTrace_{path.stem.removeprefix('azure_')}.csv"
+    name = f"AzureLLMInferenceTrace_{'code' if path.stem == 'azure_code' else 'conv'}.csv"
     return [f"traffic.path={shared(f'data/traces/azure2023/{name}')}"]
 
 
@@ -42,6 +42,10 @@ SIMULATIONS = [path for path in CONFIGS if "\nkind:" not in path.read_text()]
 def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
     result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
     for one in result.runs or [result]:
+        if path.stem.startswith("plan_"):
+            assert one.plan["fleet"]["num_gpus"] > 0
+            assert (one.folder / "plan.html").stat().st_size > 50_000  # with its pictures
+            continue
         assert one.manifest["counts"]["requests"] == 2000
         assert (one.requests["status"] == "finished").all()
 

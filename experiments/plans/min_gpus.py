@@ -1,0 +1,129 @@
+"""`search: min_gpus`: the fewest replicas of each layout that meet the targets, by bisection over simulations."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.plans.confidence import Verdict, judged, targets_of
+from experiments.plans.config import Hardware, Plan
+from experiments.plans.demand import Traffic
+from experiments.plans.fleets import Fleet, base_case, candidates_of, option
+from experiments.plans.trial import Ran, arrivals_of, shared
+
+MOST = 64
+"""How many times the closed form's number of replicas a search goes up to before it gives up."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One layout: what the closed form says it takes, and what simulation says."""
+
+    fleet: Fleet  # by closed form
+    least: int  # replicas below which the closed form sees no way: the mean load at all of their capacity
+    tried: dict[int, Verdict] = field(default_factory=dict)
+    num_replicas: int | None = None  # by simulation; None = pruned, or not met
+    remark: str = ""
+
+    @property
+    def planned(self) -> int:
+        """Replicas by closed form, headroom included."""
+        return self.fleet.pools[0].num_instances
+
+    @property
+    def num_gpus(self) -> int | None:
+        """GPUs by simulation."""
+        return None if self.num_replicas is None else self.num_replicas * self.fleet.instance.num_gpus
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """Price by simulation; infinite without an answer."""
+        return math.inf if self.num_gpus is None else self.num_gpus * self.fleet.hardware.price_per_gpu_hour
+
+
+def search(plan: Plan, traffic: Traffic) -> list[Candidate]:
+    """Returns every layout that can run, the cheapest answer first.
+
+    All candidates see the same arrivals, seed by seed. Layouts are tried in the order of what the closed form says they cost,
+    and one whose lower bound already costs as much as the best answer is not simulated at all.
+    """
+    arriving = {seed: arrivals_of(plan, traffic, seed) for seed in plan.trials.seeds}
+    mean_per_s = _mean_rate(arriving)
+    best, found = math.inf, []
+    for fleet in sorted(_fleets(plan, traffic), key=lambda one: one.dollars_per_hour):
+        assert fleet.bound is not None
+        least = max(1, math.ceil(mean_per_s / fleet.bound.requests_per_s))
+        price = fleet.instance.num_gpus * fleet.hardware.price_per_gpu_hour
+        if least * price >= best:
+            found.append(Candidate(fleet, least, remark=f"pruned: {least} replicas at least, ${least * price:,.2f} an hour"))
+            continue
+        candidate = _searched(plan, fleet, least, arriving)
+        found.append(candidate)
+        best = min(best, candidate.dollars_per_hour)
+    return sorted(found, key=lambda one: one.dollars_per_hour)
+
+
+def _fleets(plan: Plan, traffic: Traffic) -> list[Fleet]:
+    """The shared pool of every layout of every GPU."""
+    fleets = []
+    for hardware in plan.hardware:
+        fleets += [fleet for one in candidates_of(plan, hardware) if (fleet := _shared(plan, traffic, hardware, one))]
+    return fleets
+
+
+def _shared(plan: Plan, traffic: Traffic, hardware: Hardware, instance: Any) -> Fleet | None:
+    return option(plan, hardware, base_case(plan, traffic), only=instance).shared
+
+
+def _mean_rate(arriving: dict[int, Any]) -> float:
+    """The lowest mean rate of the seeds, in requests/s."""
+    return min(len(rows) / max(float(rows["arrived_at_s"][-1]), 1e-9) for rows in arriving.values())
+
+
+def _searched(plan: Plan, fleet: Fleet, least: int, arriving: dict[int, Any]) -> Candidate:
+    tried: dict[int, Verdict] = {}
+    targets = targets_of(plan.slo)
+
+    def is_enough(number: int) -> bool:
+        def run(seed: int) -> Ran:
+            return shared(arriving[seed], fleet.instance, number, plan.trials.router, seed)
+
+        if number not in tried:
+            tried[number] = judged(run, plan.trials.seeds, targets, plan.trials.confidence)
+        return tried[number].is_enough
+
+    planned = fleet.pools[0].num_instances
+    number = fewest(is_enough, least, planned, MOST * planned)
+    if number is None:
+        return Candidate(fleet, least, tried, None, f"not met by {max(tried)} replicas: {tried[max(tried)].why}")
+    remark = f"below the closed form's bound of {least}" if number < least else ""
+    return Candidate(fleet, least, tried, number, remark)
+
+
+def fewest(is_enough: Callable[[int], bool], least: int, guess: int, most: int) -> int | None:
+    """Returns the smallest number that is enough, by bisection; None where `most` is not.
+
+    More is taken to be better, so that what lies below a failure is not looked at. Both the answer and the number below it
+    have been tried, also where the answer lies below `least`.
+
+    Args:
+        is_enough: asked once for each number that matters.
+        least: where the answer is not expected to lie below.
+        guess: tried first.
+        most: where to give up.
+
+    >>> asked = []
+    >>> fewest(lambda n: asked.append(n) or n >= 21, least=10, guess=18, most=1000), asked
+    (21, [18, 36, 27, 22, 20, 21])
+    """
+    low, high = least - 1, max(least, guess)
+    while not is_enough(high):
+        if high >= most:
+            return None
+        low, high = high, min(most, 2 * high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    while high == least and high > 1 and is_enough(high - 1):  # the closed form was no bound
+        least = high = high - 1
+    return high

@@ -1,0 +1,162 @@
+"""Works a plan out and leaves its result folder: plan.json, tables, pictures, and the page as text and HTML."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from experiments import provenance
+from experiments.loading import RunConfig
+from experiments.plans import plots, report, tables
+from experiments.plans.config import Plan
+from experiments.plans.fleets import Fleet, candidates_of
+from experiments.plans.outcome import Outcome, worked_out
+from experiments.plans.page import as_html, as_text
+from experiments.plans.simulated import simulated
+from experiments.tables import write_json
+from experiments.whole_folder import whole_folder
+
+Rows = list[dict[str, Any]]
+
+
+def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+    """Works out `run` and leaves its results in `folder`, which is replaced as a whole or not at all.
+
+    Raises:
+        ConfigError: the model runs on none of the GPUs, or nothing arrives.
+        TraceError: the traffic's file is wrong.
+    """
+    with whole_folder(folder) as partial:
+        _write(run, partial)
+
+
+def print_summary(folders: Sequence[Path]) -> None:
+    """Prints the pages of these plans, and where their pictures are."""
+    for folder in folders:
+        print((folder / "plan.txt").read_text(encoding="utf-8"), end="")
+        print(f"\ntables  {folder}\npage    {folder / 'plan.html'}")
+
+
+def _write(run: RunConfig, folder: Path) -> None:
+    plan = run.experiment
+    assert isinstance(plan, Plan)
+    started = time.perf_counter()
+    outcome = worked_out(plan)
+    planned = time.perf_counter()
+    trials = simulated(outcome)
+    found = _tables(outcome) | trials.tables
+    simulated_at = time.perf_counter()
+    (folder / "plots").mkdir()
+    _draw(outcome, folder / "plots")
+    for name, rows in found.items():
+        tables.write(folder, name, rows)
+    page = report.page(outcome, trials.sections, trials.said)
+    (folder / "plan.txt").write_text(as_text(page), encoding="utf-8")
+    (folder / "plan.html").write_text(as_html(page, folder), encoding="utf-8")
+    (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
+    write_json(folder / "plan.json", document(outcome) | trials.data | found)
+    wall_s = {"plan": planned - started, "simulate": simulated_at - planned, "write": time.perf_counter() - simulated_at}
+    write_json(folder / "manifest.json", _manifest(run, wall_s))
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """Returns the plan as plain data; the tables come beside it."""
+    fleet, traffic = outcome.fleet, outcome.traffic
+    return {
+        "name": outcome.plan.name,
+        "traffic": {
+            "peak_per_s": traffic.peak.requests_per_s,
+            "peak_at_s": traffic.peak_at_s,
+            "mean_per_s": traffic.mean_per_s,
+            "duration_s": traffic.duration_s,
+            "prompt_tokens": traffic.peak.prompt_tokens,
+            "output_tokens": traffic.peak.output_tokens,
+        },
+        "fleet": {
+            "gpu": fleet.hardware.gpu.name,
+            "arrangement": fleet.arrangement,
+            "layout": fleet.layout.name,
+            "num_instances": {pool.role: pool.num_instances for pool in fleet.pools},
+            "num_gpus": fleet.num_gpus,
+            "dollars_per_hour": fleet.dollars_per_hour,
+            "cost_at_peak": asdict(fleet.cost(traffic.peak.requests_per_s)),
+            "full_cost_per_million": fleet.full_cost,
+        },
+        "ttft": None if outcome.ttft is None else asdict(outcome.ttft),
+        "cold_start_s": outcome.day.cold_start_s,
+        "break_even": [asdict(one) for one in outcome.money],
+        "published": None if outcome.plan.published is None else _published(outcome),
+    }
+
+
+def _published(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.plan.published is not None
+    fleet = outcome.plan.published.fleet()
+    names = ("peak_to_mean", "prefill_nodes", "decode_nodes", "computed_input_per_s")
+    return {name: getattr(fleet, name) for name in names}
+
+
+def _tables(outcome: Outcome) -> dict[str, Rows]:
+    layouts = [
+        asdict(made) | {"tokens_per_s_per_gpu": made.tokens_per_s_per_gpu, "tokens_per_s_per_user": made.tokens_per_s_per_user}
+        for one in outcome.options
+        for made in one.layouts
+    ]
+    policies = [
+        {name: value for name, value in vars(one).items() if name not in ("gpus", "capacity_per_s")}
+        for one in outcome.day.policies
+    ]
+    return {
+        "layouts": layouts,
+        "pools": [row for fleet in outcome.alternatives for row in _pool_rows(fleet, fleet is outcome.fleet)],
+        "day": outcome.day.hours(),
+        "policies": policies,
+        "sensitivity": [dict(one.row(outcome.fleet)) for one in outcome.variants],
+    }
+
+
+def _pool_rows(fleet: Fleet, is_chosen: bool) -> Rows:
+    return [
+        {
+            "gpu": fleet.hardware.gpu.name,
+            "arrangement": fleet.arrangement,
+            "is_chosen": is_chosen,
+            "role": pool.role,
+            "layout": fleet.layout.name,
+            "num_instances": pool.num_instances,
+            "num_spare": pool.num_spare,
+            "num_gpus": pool.num_gpus,
+            "unit": "requests/s" if pool.role == "shared" else "tokens/s",
+            "load": pool.load,
+            "capacity": pool.capacity,
+            "binding": pool.binding,
+            "utilization": pool.utilization,
+            "utilization_less_one": pool.utilization_without(),
+            "dollars_per_hour": pool.num_gpus * fleet.hardware.price_per_gpu_hour,
+        }
+        for pool in fleet.pools
+    ]
+
+
+def _draw(outcome: Outcome, folder: Path) -> None:
+    instances = {}
+    for one in outcome.options:
+        for candidate, made in zip(candidates_of(outcome.plan, one.hardware), one.layouts, strict=True):
+            instances[f"{one.hardware.gpu.name} {made.name}"] = candidate
+    plots.pareto(outcome.options, instances, outcome.plan.tpot_s, outcome.fleet, folder / "pareto.png")
+    plots.day(outcome.day, folder / "day.png")
+
+
+def _manifest(run: RunConfig, wall_s: dict[str, float]) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "config_hash": run.hash,
+        "axes": dict(run.axes),
+        "seed": run.seed,
+        "code": provenance.code(),
+        "packages": provenance.packages(),
+        "machine": provenance.machine(),
+        "wall_s": wall_s,
+        "peak_memory_bytes": provenance.peak_memory_bytes(),
+    }

@@ -1,0 +1,288 @@
+"""Closed forms of a deployment: how they fit the engine's own step, and what they refuse. The texts' values: tests/golden."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planning.balance import mixed, mixed_at, mixed_capacity
+from planning.costs import blended_price, break_even_utilization, dollars_per_million, mean_utilization, token_cost
+from planning.days import replicas_of_day
+from planning.instance import Instance
+from planning.kv import kv_transfer_s, max_concurrent_requests, sequence_kv_bytes
+from planning.layouts import Work, instances, largest_batch_within, layout
+from planning.pools import Demand, decode_pool, num_instances, prefill_pool, shared_pool
+from planning.published import PublishedFleet
+from planning.queue_paths import waits_at_random_s, waits_in_one_line_s, waits_s
+from planning.roofline import all_reduce_s, fastest_tensor_parallel_size, ridge_point
+from planning.steps import decode_step_s, equal_requests, mask_bytes, mask_cpu_s, terms
+from replicas.capacity import capacity
+from replicas.catalog import gpu, model
+from replicas.step_time import step_time
+from replicas.surrogate import Surrogate
+from sim.queueing import mg1, mmc, num_in_system
+
+H100, LLAMA_70B, LLAMA_8B = gpu("h100-sxm"), model("llama-3.1-70b"), model("llama-3.1-8b")
+FP8: dict[str, Any] = {"quantization": "fp8", "max_model_len": 16_384}
+
+
+def tp(size: int, **options: Any) -> Instance:
+    return Instance(Surrogate(tensor_parallel_size=size, **{**FP8, **options}), LLAMA_70B, H100)
+
+
+def test_a_step_is_the_sum_of_its_terms() -> None:
+    for async_scheduling in (True, False):
+        engine = tp(4, cpu_s=0.001, overhead_s=0.0005, async_scheduling=async_scheduling).engine
+        for new, cached in ((1, 2199), (2000, 0)):
+            found = terms(engine, equal_requests(16, new, cached))
+            gpu_s = max(found.arithmetic_s, found.memory_s) + found.links_s + found.overhead_s
+            expected = max(gpu_s, found.cpu_s) if async_scheduling else gpu_s + found.cpu_s
+            assert found.step_s == pytest.approx(expected)
+            assert found.step_s == step_time(equal_requests(16, new, cached), engine)
+    assert terms(engine, equal_requests(16, 2000, 0)).binding == "arithmetic"
+    assert terms(engine, equal_requests(16, 1, 2199)).binding == "memory"
+
+
+def test_an_all_reduce_is_what_a_ring_takes() -> None:
+    """8 GPUs: 14 messages of 2 us and 14/8 of 1,000 x 8,192 x 2 bytes at 450 GB/s."""
+    expected = 14 * 2e-6 + 14 / 8 * 1000 * 8192 * 2 / 450e9
+    assert all_reduce_s(tp(8).engine, 80, 1000) == pytest.approx(expected)
+    assert all_reduce_s(Surrogate().engine(LLAMA_8B, H100)[0], 32, 1000) == 0.0
+
+
+@pytest.mark.parametrize(("size", "mfu"), [(2, 0.5), (4, 0.5), (4, 0.3), (8, 0.4)])
+def test_a_prefill_reaches_the_stated_mfu_links_included(size: int, mfu: float) -> None:
+    assert tp(size).with_mfu(mfu, 2000).mfu(2000) == pytest.approx(mfu, rel=1e-6)
+
+
+def test_what_the_links_do_not_leave_room_for_is_not_reached() -> None:
+    found = tp(8).with_mfu(0.9, 2000)
+    assert found.replicas.flops_efficiency == 1.0
+    assert found.mfu(2000) < 0.7
+
+
+@pytest.mark.parametrize("tpot_s", [0.015, 0.02, 0.05])
+def test_the_largest_batch_within_a_target_is_the_largest(tpot_s: float) -> None:
+    found = largest_batch_within(tp(4), 2200, tpot_s, 10_000)
+    assert decode_step_s(tp(4).engine, found, 2200) <= tpot_s < decode_step_s(tp(4).engine, found + 1, 2200)
+    assert largest_batch_within(tp(4), 2200, 0.001, 100) == 0
+    assert largest_batch_within(tp(4), 2200, None, 100) == 100
+
+
+def test_a_layout_says_what_binds_it() -> None:
+    assert layout(tp(4), Work(2200, 2200)).binding == "memory"
+    assert layout(tp(4), Work(2200, 2200, 0.02)).binding == "tpot"
+    assert layout(tp(8), Work(200, 200)).binding == "max_num_seqs"
+    assert "does not fit" in layout(tp(1, quantization=None), Work(2200, 2200)).problem
+    assert "a token alone takes" in layout(tp(4), Work(2200, 2200, 0.001)).problem
+    assert "fits" in layout(tp(4), Work(10**7, 10**7)).problem
+
+
+def test_pipelines_are_tried_only_where_the_model_does_not_fit_one_machine() -> None:
+    assert [(one.num_gpus, one.num_stages) for one in instances(Surrogate(**FP8), LLAMA_70B, H100)] == [
+        (1, 1),
+        (2, 1),
+        (4, 1),
+        (8, 1),
+    ]
+    huge = list(instances(Surrogate(max_model_len=16_384), model("llama-3.1-405b"), H100))  # 811 GB in bf16 on 640 GB
+    assert [one.num_stages for one in huge] == [1, 1, 1, 1, 2]
+    found = layout(huge[-1], Work(2200, 2200))
+    assert (found.name, found.problem, found.num_gpus) == ("TP8 PP2", "", 16)
+
+
+def test_a_pipeline_of_two_holds_all_layers_and_makes_no_token_faster() -> None:
+    whole, split = tp(8), Instance(tp(8).replicas, LLAMA_70B, H100, num_stages=2)
+    assert split.kv_bytes_per_token == whole.kv_bytes_per_token
+    assert split.weight_bytes == pytest.approx(whole.weight_bytes, rel=1e-6)
+    assert split.cache_tokens > 2 * whole.cache_tokens  # twice the GPUs, and the weights only once
+    assert split.step_s(1, 2200) > whole.step_s(1, 2200)
+    assert split.prefill_tokens_per_s(2000) == pytest.approx(2 * whole.prefill_tokens_per_s(2000), rel=0.01)
+
+
+def group(size: int) -> Instance:
+    options = {"quantization": "fp8", "max_model_len": 32_768, "max_num_seqs": 256}
+    return Instance(Surrogate(**options), model("deepseek-v3"), H100, expert_parallel_size=size)
+
+
+def test_a_group_holds_attention_on_every_gpu_and_each_expert_once() -> None:
+    of = model("deepseek-v3")
+    others = of.num_params - of.num_expert_params  # in fp8, one byte each
+    for size in (32, 144):
+        one = group(size)
+        assert one.num_gpus == size
+        assert one.weight_bytes == pytest.approx(size * others + of.num_expert_params, rel=1e-6)
+        assert one.engine.flops_per_token == 2 * of.num_active_params
+        assert one.kv_bytes_per_token == 70_272  # on one GPU, not repeated as in tensor parallelism
+    assert group(144).cache_tokens > 144 / 32 * group(32).cache_tokens  # less of the experts on each
+
+
+def test_a_group_sends_each_token_to_eight_experts_and_back() -> None:
+    """58 layers x 8 experts x 7,168 x (1 + 2) bytes, 143 of 144 to other GPUs, at 50 GB/s: 0.2 ms a token."""
+    assert group(144).exchange_s(100) == pytest.approx(100 * 58 * 8 * 7168 * 3 * 143 / 144 / 50e9)
+    assert tp(4).exchange_s(100) == 0.0
+    assert group(144).prefill_s(4000) >= group(144).exchange_s(4000)
+
+
+def test_more_gpus_in_a_group_give_each_of_them_more_to_do() -> None:
+    found = {size: layout(group(size), Work(4989, 4989, 0.05)) for size in (32, 144)}
+    assert found[144].name == "EP144"
+    assert found[144].tokens_per_s_per_gpu > found[32].tokens_per_s_per_gpu > 0
+
+
+def test_a_dense_model_has_no_experts_to_share() -> None:
+    with pytest.raises(ValueError, match=r"llama-3.1-8b has no experts"):
+        Instance(Surrogate(), LLAMA_8B, H100, expert_parallel_size=8)
+    with pytest.raises(ValueError, match="no pipeline and no tensor parallelism"):
+        Instance(Surrogate(tensor_parallel_size=8), model("deepseek-v3"), H100, expert_parallel_size=8)
+
+
+def test_pools_carry_their_load_within_the_headroom_and_no_instance_is_idle() -> None:
+    for rate_per_s in (1.0, 37.0, 200.0):
+        demand = Demand(rate_per_s, 2000, 400)
+        for pool in (prefill_pool(tp(4), demand, 0.8), decode_pool(layout(tp(4), Work(2200, 2200)), demand, 0.8)):
+            assert pool.utilization <= 0.8
+            assert pool.num_instances == 1 or pool.utilization_without(1) > 0.8
+    assert pool.utilization_without(pool.num_instances) == np.inf
+
+
+def test_spares_come_on_top_and_a_slower_instance_takes_more() -> None:
+    demand = Demand(200, 2000, 400)
+    plain, spare = prefill_pool(tp(4), demand, 0.8), prefill_pool(tp(4), demand, 0.8, num_spare=2)
+    assert spare.num_instances == plain.num_instances + 2
+    assert spare.derated(0.8, 0.8).num_instances >= (plain.num_instances + 2)
+    assert plain.derated(1.0, 0.8) == plain
+
+
+def test_a_shared_pool_needs_less_than_its_parts_and_more_than_the_bound() -> None:
+    """It fills some of the idle arithmetic of decode steps; all of it only in the mean-field bound."""
+    demand, one = Demand(200, 2000, 400), tp(4).with_mfu(0.5, 2000)
+    found = mixed_capacity(one.engine, 2000, 400)
+    assert found is not None
+    shared = shared_pool(one, found, demand, 0.8).num_instances
+    bound = num_instances(200, capacity(one.engine, 2000, 400).requests_per_s, 0.8)
+    separate = (
+        prefill_pool(one, demand, 0.8).num_instances + decode_pool(layout(one, Work(2200, 2200)), demand, 0.8).num_instances
+    )
+    assert bound < shared <= separate
+
+
+@pytest.mark.parametrize("budget", [512, 2048, 8192])
+def test_mixing_never_beats_the_mean_field_and_comes_close_to_it_with_a_small_budget(budget: int) -> None:
+    engine = tp(4, max_num_batched_tokens=budget, max_num_seqs=256).with_mfu(0.5, 2000).engine
+    found, bound = mixed_capacity(engine, 2000, 400), capacity(engine, 2000, 400)
+    assert found is not None
+    assert found.requests_per_s <= bound.requests_per_s * 1.01  # rounding to whole tokens
+    assert found.prompt_share <= 1 + 1e-9
+    if budget == 512:
+        assert found.requests_per_s > 0.9 * bound.requests_per_s
+
+
+def test_a_balance_keeps_littles_law_and_ends_at_the_capacity() -> None:
+    engine = tp(4).with_mfu(0.5, 2000).engine
+    full = mixed_capacity(engine, 2000, 400)
+    assert full is not None
+    half = mixed_at(engine, full.requests_per_s / 2, 2000, 400)
+    assert half is not None
+    assert half.requests_per_s == pytest.approx(full.requests_per_s / 2, rel=1e-6)
+    assert half.batch == pytest.approx(num_in_system(half.requests_per_s, 399 * half.tpot_s))
+    assert half.batch < full.batch / 2  # slower than in proportion: congestion
+    assert mixed_at(engine, 1.01 * full.requests_per_s, 2000, 400) is None
+    limited = mixed_capacity(engine, 2000, 400, tpot_s=0.04)
+    assert limited is not None
+    assert limited.tpot_s == pytest.approx(0.04, rel=1e-3)
+    assert limited.binding == "tpot"
+    assert mixed_capacity(engine, 2000, 400, tpot_s=0.001) is None
+
+
+def test_an_answer_of_one_token_cannot_be_balanced() -> None:
+    with pytest.raises(ValueError, match="mean_output_tokens must be above 1"):
+        mixed(tp(4).engine, 10, 2000, 1)
+
+
+def test_lindley_and_kiefer_wolfowitz_agree_with_closed_forms() -> None:
+    """100,000 requests at a load of 0.7; the standard errors are 1 to 2 %, the tolerance four of them."""
+    rng = np.random.default_rng(1)
+    gaps, services = rng.exponential(1 / 0.7, 100_000), rng.exponential(1.0, 100_000)
+    assert waits_s(gaps, services).mean() == pytest.approx(mg1(0.7, 1.0, 1.0).wait_s, rel=0.08)
+    assert np.allclose(waits_s(gaps, services), waits_in_one_line_s(gaps, services, 1))
+    pooled, split = waits_in_one_line_s(gaps / 8, services, 8), waits_at_random_s(gaps / 8, services, 8, rng)
+    assert pooled.mean() == pytest.approx(mmc(5.6, 1.0, 8).wait_s, rel=0.08)
+    assert split.mean() == pytest.approx(mg1(0.7, 1.0, 1.0).wait_s, rel=0.08)
+
+
+@pytest.mark.parametrize("cold_start", [0, 1, 7])
+def test_t36_of_a_day_in_closed_form(cold_start: int) -> None:
+    load = 120 - 80 * np.cos(2 * np.pi * np.arange(288) / 288)
+    reactive = replicas_of_day(load, 5.0, cold_start, "reactive")
+    forecast = replicas_of_day(load, 5.0, cold_start, "forecast")
+    fixed = replicas_of_day(load, 5.0, cold_start, "fixed")
+    needed = np.ceil(load / 5.0 * (1 - 1e-12))
+    rising = slice(cold_start + 1, 145)
+    assert (reactive.ready[rising] == needed[1 : 145 - cold_start]).all()
+    assert not forecast.short(load, 5.0).any()
+    assert reactive.short(load, 5.0).any() == (cold_start > 0)
+    assert set(fixed.ready) == {40}
+    assert reactive.billed.sum() <= forecast.billed.sum() <= fixed.billed.sum()
+    assert all((day.billed >= day.ready).all() for day in (reactive, forecast, fixed))
+
+
+def test_costs_add_up_whatever_the_rule() -> None:
+    cost = token_cost(76, 36, 2.0, 400_000, 80_000)
+    dollars = cost.per_million_input * 0.4 + cost.per_million_output * 0.08
+    assert dollars == pytest.approx(cost.per_million * 0.48)
+    assert dollars_per_million(112, 2.0, 480_000) == pytest.approx(cost.per_million)
+
+
+def test_at_break_even_the_fleet_costs_what_the_api_does() -> None:
+    price = blended_price(0.1, 0.6, 2000, 400)
+    utilization = break_even_utilization(0.12, price)
+    assert 0.12 / utilization == pytest.approx(price)
+
+
+def test_deepseeks_nodes_follow_from_its_tokens() -> None:
+    """608 G input and 168 G output tokens at 73,700 and 14,800 a second and node: 95.5 and 131.4 nodes, as published 226.75."""
+    fleet = PublishedFleet(278, 226.75, 8, 608e9, 342e9, 168e9, 73_700, 14_800)
+    assert fleet.prefill_nodes is not None
+    assert fleet.decode_nodes is not None
+    assert fleet.prefill_nodes + fleet.decode_nodes == pytest.approx(226.75, rel=0.002)
+    assert fleet.dollars_per_day(2.0) == 87_072
+
+
+def test_windows_and_masks() -> None:
+    assert sequence_kv_bytes(LLAMA_8B, 100, window_tokens=1024, num_windowed_layers=16) == sequence_kv_bytes(LLAMA_8B, 100)
+    assert sequence_kv_bytes(model("deepseek-v3"), 1) == 70_272
+    assert mask_bytes(256, 128_256) == pytest.approx(4.1e6, rel=0.01)
+    assert mask_cpu_s(64, num_threads=8) == mask_cpu_s(8)
+
+
+@pytest.mark.parametrize(
+    ("ask", "complaint"),
+    [
+        (lambda: ridge_point(0.0, 1.0), "flops_per_s must be a positive number"),
+        (lambda: fastest_tensor_parallel_size(1e9, 0, 1e-6, 1e12), "layers must be a whole number"),
+        (lambda: max_concurrent_requests(80e9 - 140e9, 2048, 131_072), "the weights and the reserve do not fit"),
+        (lambda: kv_transfer_s(-1, 1, 1), "num_tokens must be a positive number"),
+        (lambda: sequence_kv_bytes(LLAMA_8B, 10, num_windowed_layers=3), "needs window_tokens"),
+        (lambda: sequence_kv_bytes(LLAMA_8B, 10, window_tokens=5, num_windowed_layers=33), "must lie in 0..32"),
+        (lambda: equal_requests(0, 1, 1), "num_requests must be a whole number from 1 up"),
+        (lambda: tp(4).with_mfu(1.5, 2000), "mfu must be a share"),
+        (lambda: Demand(float("nan"), 1, 1), "requests_per_s must be a positive number, got nan"),
+        (lambda: Demand(1, 1, 1, 1.0), "cached_share must lie in"),
+        (lambda: num_instances(1.0, 1.0, 1.2), "max_utilization must be a share"),
+        (lambda: decode_pool(layout(tp(1), Work(10**6, 10**6)), Demand(1, 1, 1), 0.8), "cannot run"),
+        (lambda: layout(tp(4), Work(-1, 1)), "context_tokens must be a positive number"),
+        (lambda: replicas_of_day(np.array([]), 1.0, 1, "fixed"), "load must be finite numbers"),
+        (lambda: replicas_of_day(np.ones(3), 1.0, -1, "fixed"), "cold_start_steps must be a whole number from 0 up"),
+        (lambda: waits_s(np.ones(2), np.ones(3)), "as long as each other"),
+        (lambda: waits_s(np.ones(2), -np.ones(2)), "finite and not negative"),
+        (lambda: break_even_utilization(0.0, 1.0), "full_cost must be a positive number"),
+        (lambda: mean_utilization(2.0, 1.0, 0.8), "is above peak_per_s"),
+        (lambda: PublishedFleet(1, 2, 8), "is above peak_nodes"),
+        (lambda: PublishedFleet(2, 1, 8, input_tokens=-1.0), "input_tokens must be a positive number"),
+    ],
+)
+def test_what_is_impossible_or_nonsense_is_refused(ask: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        ask()
