@@ -239,7 +239,7 @@ pools:
         ("router.kind=json:dumps", "'json:dumps': is neither a function (loads, candidates, request, state) -> slot"),
         ("traffic.peak_per_s=3", "traffic.peak_per_s: unknown key"),
         ("measure={start_s: 9, end_s: 3}", "measure: end_s must be after start_s, given start_s 9 and end_s 3"),
-        ("kind=plan", "kind: must be one of simulate"),
+        ("kind=simulat", "kind: no kind of config named 'simulat'; did you mean 'simulate'?"),
     ],
 )
 def test_the_real_tables_answer_typos(tmp_path: Path, change: str, expected: str) -> None:
