@@ -88,7 +88,7 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     lines: list[str] = []
     data, changes = _changed(data, sets, lines)
     seeds = _seeds(data, seed, smoke, lines)
-    _check_kind(data, lines)
+    _check_kind(data, changes, lines)
     drafts = list(_drafts(data, _sweep(data, lines), changes, smoke, lines))
     found: dict[str, list[str]] = {}
     runs = []
@@ -125,12 +125,13 @@ def _changed(data: dict[str, Any], sets: Sequence[str], lines: list[str]) -> tup
     return data, changes
 
 
-def _check_kind(data: dict[str, Any], lines: list[str]) -> None:
+def _check_kind(data: dict[str, Any], changes: list[Change], lines: list[str]) -> None:
     """Notes an unknown kind, and goes on as if it were the nearest one to find the other mistakes."""
     kind = data.get("kind", "simulate")
     if not isinstance(kind, str) or kind not in TASKS:
         lines.append(f"kind: {unknown_name('kind of config', kind, TASKS)}")
         data["kind"] = nearest(kind, TASKS) or "simulate"
+        changes[:] = [change for change in changes if change.path != "kind"]
 
 
 def _seeds(data: dict[str, Any], seed: int | None, smoke: bool, lines: list[str]) -> list[Any]:

@@ -139,7 +139,7 @@ def find(folder: str | Path, include: Sequence[str], ending: str) -> list[Record
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise TraceError(f"recordings {folder}: no such folder")
+        raise TraceError(f"recordings {folder}: no such folder; docs/calibration.md says what it should hold")
     names = sorted({path.name.split(ending)[0] for path in folder.glob(f"*{ending}*")})
     found: dict[str, None] = {}
     for pattern in include:

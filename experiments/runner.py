@@ -11,6 +11,7 @@ import simpy
 from tqdm import tqdm
 
 from experiments import provenance
+from experiments.calibrated import calibration_used, extrapolated
 from experiments.config import Experiment
 from experiments.loading import RunConfig
 from experiments.results import PoolInfo, RunWriter
@@ -163,53 +164,11 @@ def _warnings(wiring: Wiring) -> list[str]:
     num_cut = int(wiring.plane.fleet.clock[0].num_cut_answers)
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
-    lines += _extrapolated(wiring)
+    lines += extrapolated(wiring)
     num_evicted = sum(machine.num_evicted for machine in wiring.simulation.machines)
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
     return lines
-
-
-def _extrapolated(wiring: Wiring) -> list[str]:
-    """What a calibration does not vouch for, in a line for each pool."""
-    lines = []
-    for index, pool in enumerate(wiring.experiment.pools):
-        measured, (outside, steps) = pool.replicas.measured, _steps_outside_range(wiring, index)
-        if measured is None:
-            continue
-        if outside:
-            lines.append(
-                f"pool {pool.name}: {outside:,} of {steps:,} steps ({outside / steps:.1%}) are larger than any that "
-                f"{pool.replicas.calibration} was fitted on; their times are extrapolated"
-            )
-        version = pool.replicas.vllm_version
-        if measured.engine_version is not None and not f"{measured.engine_version}.".startswith(f"{version}."):
-            lines.append(
-                f"pool {pool.name}: calibrated on {measured.engine} {measured.engine_version}, scheduled as vLLM {version}"
-            )
-    return lines
-
-
-def _steps_outside_range(wiring: Wiring, pool: int) -> tuple[int, int]:
-    """Returns the steps of a pool that were larger than any that was fitted, and all its steps."""
-    replicas = wiring.plane.fleet.replicas
-    mine = replicas[replicas["pool"] == pool]
-    return int(mine["num_steps_outside_range"].sum()), int(mine["num_steps"].sum())
-
-
-def _calibration(wiring: Wiring, index: int) -> dict[str, Any] | None:
-    """What the manifest says of a pool's calibration."""
-    replicas = wiring.experiment.pools[index].replicas
-    measured, (outside, steps) = replicas.measured, _steps_outside_range(wiring, index)
-    if measured is None or replicas.calibration is None:
-        return None
-    return {
-        "path": replicas.calibration,
-        "sha256": provenance.file_hash(replicas.calibration),
-        "engine_version": measured.engine_version,
-        "steps": steps,
-        "steps_outside_range": outside,
-    }
 
 
 def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
@@ -238,7 +197,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
                 "is_oracle": pool.autoscaler.is_oracle,
                 "replica_capacity": asdict(wiring.capacities[index]),
                 "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
-                "calibration": _calibration(wiring, index),
+                "calibration": calibration_used(wiring, index),
                 "scale_ups": wiring.controllers[index].num_scale_ups,
                 "scale_downs": wiring.controllers[index].num_scale_downs,
                 "reversals": wiring.controllers[index].num_reversals,
