@@ -13,11 +13,12 @@ import psutil
 import simpy
 from tqdm import tqdm
 
-from experiments import provenance
+from experiments import live, provenance
 from experiments.loading import RunConfig
 from experiments.results import PoolInfo, RunWriter
 from experiments.tables import write_json
 from experiments.wiring import Wiring
+from sim.errors import EngineError
 from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
@@ -35,16 +36,19 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     Raises:
         ConfigError: a router chose no candidate.
         TraceError: the traffic file is wrong.
+        EngineError: a real engine did not start, or failed; then the results so far are there.
         InvariantError: our mistake; nothing is left behind.
     """
     _clear_remains(folder)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:
-        _simulate(run, partial, progress, line)
+        failure = _simulate(run, partial, progress, line)
         _replace(folder, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    if failure:
+        raise EngineError(f"{failure}; the results so far are in {folder}")
 
 
 def _clear_remains(folder: Path) -> None:
@@ -61,7 +65,8 @@ def _replace(folder: Path, partial: Path) -> None:
     partial.rename(folder)
 
 
-def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
+def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> str:
+    """Returns what ended the run before its time; empty when nothing did."""
     started = time.perf_counter()
     experiment = run.experiment
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
@@ -81,7 +86,8 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
         simulation.env.process(gaps.watch(simulation.env))
         built = time.perf_counter()
-        ended_at_s = simulation.run()
+        with live.watching(wiring, folder) as found:
+            ended_at_s = simulation.run()
     num_looks = sum(
         guard.num_looks for guard, pool in zip(wiring.guards, experiment.pools, strict=True) if not pool.autoscaler.is_oracle
     )
@@ -109,7 +115,8 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int) -> None:
         "simulate": simulated - built,
         "summarise": time.perf_counter() - simulated,
     }
-    write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s))
+    write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s) | found)
+    return simulation.failure
 
 
 _MOST_LOOKED_THROUGH = 1_000_000

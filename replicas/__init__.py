@@ -1,6 +1,7 @@
 """One engine: scheduler, KV blocks, step time, lifecycle, and the hardware and models it is made of."""
 
+from replicas.live.config import Vllm
 from replicas.surrogate import Surrogate
 
-KINDS: dict[str, type[Surrogate]] = {"surrogate": Surrogate}
+KINDS: dict[str, type[Surrogate]] = {"surrogate": Surrogate, "vllm": Vllm}
 """What `replicas: {kind: ...}` can be."""

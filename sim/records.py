@@ -302,7 +302,7 @@ CLOCK = np.dtype(
 
 
 # Why the data plane came back to Python.
-REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE = range(6)
+REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE, WOKEN = range(7)
 
 
 @dataclass(frozen=True, eq=False)
