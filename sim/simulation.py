@@ -91,6 +91,7 @@ class Simulation:
             self.env.run(self.env.process(self.dispatch()))
         except EngineError as error:
             self.failure, self.is_cut_short = str(error), True
+            self.plane.fleet.clock[0].num_loaded = self.plane.fleet.clock[0].next_arrival  # those to come never arrived
         self.close_books()
         return float(self.env.now)
 
