@@ -248,8 +248,8 @@ def load_vllm(version: str = "any") -> Any:
     _give_llvm_a_dict()
     if version != "any" and not f"{vllm.__version__}.".startswith(f"{version}."):
         raise EngineError(
-            f"vllm_version: {version} is asked for, and vLLM {vllm.__version__} is installed; "
-            "set vllm_version to it, or to any (the scheduler's insides may have moved)"
+            f"required_version: {version} is asked for, and vLLM {vllm.__version__} is installed; install the one, or set "
+            "required_version to the other, or to any: what we look at inside of it may have moved"
         )
     return vllm
 
