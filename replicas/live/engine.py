@@ -203,6 +203,13 @@ class VllmEngine:
         if self._num_empty_steps > MOST_EMPTY_STEPS and self.has_work():
             raise EngineError(f"vLLM is stuck: {MOST_EMPTY_STEPS} steps without a token, and requests are waiting")
 
+    def abort(self, requests: list[int]) -> None:
+        """Takes requests out that are still in it."""
+        names = [self._names.pop(request) for request in requests]
+        self._engine.abort_request(names, internal=True)
+        for name in names:
+            del self._ids[name]
+
     def count_blocks(self) -> tuple[int, int]:
         """Counts, block by block, those that requests hold and those that are free."""
         manager = self._scheduler.kv_cache_manager

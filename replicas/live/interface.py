@@ -61,6 +61,9 @@ class LiveEngine(Protocol):
             EngineError: the engine failed.
         """
 
+    def abort(self, requests: list[int]) -> None:
+        """Takes requests out that are still in it."""
+
     def count_blocks(self) -> tuple[int, int]:
         """Counts, block by block, those that requests hold and those that are free."""
 

@@ -11,6 +11,7 @@ import pytest
 from experiments import run
 from experiments.cli import main
 from replicas import catalog
+from replicas.live.bench import Bench
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
 from replicas.live.plane import EngineSource
@@ -73,7 +74,7 @@ class Timed:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_equal_step_times_vllm_serves_every_request_when_its_surrogate_does(seed: int) -> None:
-    """Two replicas, clumps, shared beginnings, preemptions: the same instants, cache hits and preemptions, request by request."""
+    """Two replicas, clumps, shared beginnings, preemptions: the same instants and cache hits, request by request."""
     rng = np.random.default_rng(seed)
     num = 60
     at_s = np.cumsum(rng.exponential(0.05, num) * (rng.random(num) < 0.7))
@@ -198,4 +199,16 @@ def test_a_prompt_that_vllm_refuses_is_one_line() -> None:
     live = start()
     with pytest.raises(EngineError, match="vLLM did not take request 0: "):
         live.add(0, list(range(1, 600)), 1)
+    live.shut_down()
+
+
+@pytest.mark.parametrize("shape", [(4, 130, 0, 0), (0, 0, 50, 96), (2, 64, 40, 32), (1, 500, 0, 0)])
+def test_the_bench_runs_the_shape_that_is_asked(shape: tuple[int, int, int, int]) -> None:
+    live = start(num_gpu_blocks=64)
+    bench = Bench(live)
+    for _ in range(3):
+        parts = bench.measure(*shape)
+        assert min(parts) > 0
+        assert parts.device_s > 5 * parts.schedule_s  # planning is a tenth of a millisecond, the model some of them
+    assert live.count_blocks() == (0, 63)
     live.shut_down()

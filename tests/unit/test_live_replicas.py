@@ -1,4 +1,4 @@
-"""A live replica serves as its surrogate does, if its engine decides and lasts the same; and what becomes of it when it goes."""
+"""A live replica serves as its surrogate does if its engine decides and lasts the same; and what happens when it goes."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,14 @@ COUNTS = ("num_generated_tokens", "num_cached_tokens", "num_preemptions", "machi
 
 def surrogate(settings: Settings) -> Any:
     """The ENGINE record of the same engine, whose steps last `per_token`."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_usable_blocks", "max_model_len", "enable_prefix_caching")
+    names = (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "block_size",
+        "num_usable_blocks",
+        "max_model_len",
+        "enable_prefix_caching",
+    )
     fields = {name: getattr(settings, name) for name in names}
     return engine(**fields, flops_per_token=1e-5, flops_per_s=1.0, overhead_s=0.01)
 

@@ -39,7 +39,9 @@ def test_is_short_and_named_after_its_file(path: Path) -> None:
 def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
     result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
     for one in result.runs or [result]:
-        assert one.manifest["counts"]["requests"] == 2000 or path.stem == "live_smoke"  # for which a real engine takes 10 ms a step
+        assert (
+            one.manifest["counts"]["requests"] == 2000 or path.stem == "live_smoke"
+        )  # for which a real engine takes 10 ms a step
         assert (one.requests["status"] == "finished").all()
 
 
