@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from experiments.config import Experiment
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
+from replicas.live.openai import OpenAiServer
 from replicas.live.plane import EngineSource, LivePlane
 from replicas.live.process import LiveReplica
 from sim.errors import ConfigError
@@ -17,9 +19,12 @@ if TYPE_CHECKING:
     from experiments.wiring import Wiring
 
 
+LIVE = (Vllm, OpenAiServer)
+
+
 def is_live(experiment: Experiment) -> bool:
     """Tells whether some of the replicas are real engines."""
-    return any(isinstance(pool.replicas, Vllm) for pool in experiment.pools)
+    return any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
 
 
 def start_engines(experiment: Experiment, engines: Any) -> dict[int, EngineSource]:
@@ -38,16 +43,17 @@ def start_engines(experiment: Experiment, engines: Any) -> dict[int, EngineSourc
     """
     sources = {}
     for index, pool in enumerate(experiment.pools):
-        if not isinstance(pool.replicas, Vllm):
+        if not isinstance(pool.replicas, LIVE):
             continue
         _check_classes(experiment, pool.name)
         record = engines[index]
         options, has_cache = pool.replicas, bool(record.enable_prefix_caching)
 
-        def start(pool: Any = pool, options: Vllm = options, has_cache: bool = has_cache) -> Any:
+        def start(pool: Any = pool, options: Vllm | OpenAiServer = options, has_cache: bool = has_cache) -> Any:
             return options.start(pool.model, pool.gpu, has_cache)
 
-        sources[index] = source = EngineSource(start, options.measured_start, options.scheduling_policy == "priority")
+        is_measured = isinstance(options, Vllm) and options.measured_start
+        sources[index] = source = EngineSource(start, is_measured, options.scheduling_policy == "priority")
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "async_scheduling"):
             record[name] = getattr(source.limits, name)
         record.num_usable_blocks = source.limits.num_gpu_blocks - 1  # without vLLM's null block
@@ -81,7 +87,10 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         if any(isinstance(pool.replicas, Vllm) and pool.replicas.record_steps for pool in pools.values()):
             writer = stack.enter_context(StepWriter(folder / "steps"))
             wiring.plane.watches.append(writer)
+        errors: Counter[str] = Counter()
+        wiring.plane.watches.append(lambda replica, began_at_s, step: errors.update(step.failed.values()))
         yield found
+        found["server_errors"] = dict(errors.most_common(20))
         found["live"] = {pool.name: wiring.sources[i].limits._asdict() for i, pool in pools.items()}
         found["failure"] = wiring.simulation.failure
 

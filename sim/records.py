@@ -21,8 +21,8 @@ EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = 
 IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
-NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT = range(4)
-REASON_NAMES = ("", "over_max_model_len", "over_kv_cache", "drain_timeout")
+NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, SERVER_ERROR = range(5)
+REASON_NAMES = ("", "over_max_model_len", "over_kv_cache", "drain_timeout", "server_error")
 
 ARRIVAL = np.dtype(
     [

@@ -75,6 +75,8 @@ class NaiveEngine:
         row = {"step": self.num_steps - 1, "reqs": [list(one) for one in step.scheduled], "t0": 0.0, "t1": 0.001}
         step.planned, step.done = [row], [row | {"t2": -0.002, "t3": 0.0, "finished": step.finished}]
 
+    def follow(self, now: Callable[[], float], next_arrival: Callable[[], float]) -> None: ...
+
     def abort(self, requests: list[int]) -> None:
         for request in [one for one in self.requests if int(one.name) in requests]:
             self.scheduler.finish(request)

@@ -12,7 +12,7 @@ import numpy as np
 from replicas.delivery import count_gaps, count_in_system
 from replicas.events import set_next_end
 from replicas.live.interface import Scheduled, Step
-from sim.records import CATCHING_UP, FINISHED, GONE, NONE, WAITING, Fleet
+from sim.records import CATCHING_UP, FAILED, FINISHED, GONE, NONE, SERVER_ERROR, WAITING, Fleet
 
 
 def as_python(verb: Any) -> Callable[..., Any]:
@@ -98,8 +98,13 @@ class Books:
         """Hands out what came out of a step, and lets the finished go."""
         for i, tokens in step.tokens.items():
             self._deliver(i, len(tokens), now_s)
+        for i, num_tokens in step.cached.items():
+            self.request(i).num_cached_tokens = num_tokens
         for i in step.finished:
-            self._finish(i, now_s)
+            self._leave(i, FINISHED, now_s)
+        for i in step.failed:
+            self.request(i).reason = SERVER_ERROR
+            self._leave(i, FAILED, now_s)
         replica = self.replica
         replica.is_running = 0
         replica.busy_s += step.lasted_s
@@ -164,7 +169,7 @@ class Books:
         if request.phase == WAITING:  # preempted while its token was on the device
             self.load.waiting_tokens += num_tokens
 
-    def _finish(self, i: int, now_s: float) -> None:
+    def _leave(self, i: int, status: int, now_s: float) -> None:
         request, load, fleet = self.request(i), self.load, self._fleet()
         if request.phase == WAITING:
             self._remove(self.replica.waiting, i)
@@ -176,7 +181,7 @@ class Books:
             load.running_tokens -= int(request.num_computed_tokens)
         self._in_engine.discard(i)
         fleet.seen[self.slot].num_inflight -= 1
-        request.phase, request.status, request.finished_at_s = GONE, FINISHED, now_s
+        request.phase, request.status, request.finished_at_s = GONE, status, now_s
         fleet.clock[0].num_ended += 1
         _count_in_system(fleet.clock[0], -1, now_s)
 

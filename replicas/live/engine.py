@@ -203,6 +203,9 @@ class VllmEngine:
         if self._num_empty_steps > MOST_EMPTY_STEPS and self.has_work():
             raise EngineError(f"vLLM is stuck: {MOST_EMPTY_STEPS} steps without a token, and requests are waiting")
 
+    def follow(self, now: Callable[[], float], next_arrival: Callable[[], float]) -> None:
+        """Needs no clock: it tells how long its steps last."""
+
     def abort(self, requests: list[int]) -> None:
         """Takes requests out that are still in it."""
         names = [self._names.pop(request) for request in requests]

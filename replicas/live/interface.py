@@ -1,5 +1,6 @@
 """What a real engine looks like from the simulation: its limits, its steps, and how it is driven."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -37,6 +38,8 @@ class Step:
     preempted: list[int] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)  # request -> its new output tokens
     finished: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)  # request -> why
+    cached: dict[int, int] = field(default_factory=dict)  # request -> cached prompt tokens, if told at its end
     num_free_blocks: tuple[int, int] = (0, 0)  # when the step is planned, and when it has ended
     planned: list[dict[str, Any]] = field(default_factory=list)  # rows of the step trace (see `recorder`) that begin here,
     done: list[dict[str, Any]] = field(default_factory=list)  # and end here: t0, t1 from the call's start, t2, t3 from its end
@@ -60,6 +63,9 @@ class LiveEngine(Protocol):
         Raises:
             EngineError: the engine failed.
         """
+
+    def follow(self, now: Callable[[], float], next_arrival: Callable[[], float]) -> None:
+        """Learns the simulation's clock and when the next request arrives; an engine in virtual time needs neither."""
 
     def abort(self, requests: list[int]) -> None:
         """Takes requests out that are still in it."""

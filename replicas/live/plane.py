@@ -100,24 +100,28 @@ class LivePlane(DataPlane):
     def _woken(self) -> list[int]:
         return [slot for slot in self.live if self.fleet.next_end_at_s[slot] < np.inf]
 
-    def _after_next_arrival_s(self) -> float:
+    def next_arrival_s(self) -> float:
+        """Returns when the next loaded request arrives; inf if there is none."""
         fleet, clock = self.fleet, self.fleet.clock[0]
-        is_idle = any(not fleet.replicas[slot].is_running for slot in self.live)
-        if not is_idle or clock.next_arrival == clock.num_loaded:
+        if clock.next_arrival == clock.num_loaded:
             return np.inf
-        at_s = fleet.requests[int(clock.next_arrival) & (fleet.requests.size - 1)].arrived_at_s
-        return float(np.nextafter(at_s, np.inf))
+        return float(fleet.requests[int(clock.next_arrival) & (fleet.requests.size - 1)].arrived_at_s)
+
+    def _after_next_arrival_s(self) -> float:
+        is_idle = any(not self.fleet.replicas[slot].is_running for slot in self.live)
+        return float(np.nextafter(self.next_arrival_s(), np.inf)) if is_idle else np.inf
 
     def open(self, slot: int, machine: int, now_s: float) -> None:
         """Makes a replica ready, a live one with an engine of its own."""
         pool = int(self.fleet.replicas[slot].pool)
         if pool in self.sources:
             assert self._env is not None
-            engine = self.sources[pool].take()
+            env, engine = self._env, self.sources[pool].take()
+            engine.follow(lambda: float(env.now), self.next_arrival_s)
             books = Books(lambda: self.fleet, slot)
             priorities = self.fleet.classes["priority"] if self.sources[pool].by_priority else None
             self.live[slot] = LiveReplica(
-                self._env, books, engine, self.streams[pool], priorities, self._drained.append, self.watches
+                env, books, engine, self.streams[pool], priorities, self._drained.append, self.watches
             )
         super().open(slot, machine, now_s)
 

@@ -109,7 +109,7 @@ class LiveReplica:
         for i, tokens in step.tokens.items():
             self.streams.remember(self.books.segments(i), self._output_starts[i], tokens)
             self._output_starts[i] += len(tokens)
-        for i in step.finished:
+        for i in (*step.finished, *step.failed):
             del self._output_starts[i]
 
     def audit(self) -> None:
