@@ -22,7 +22,8 @@ def ran(tmp_path: Path, *sets: str, kind: str = NAIVE) -> Any:
 
 
 def test_the_same_file_runs_on_either_kind(tmp_path: Path) -> None:
-    sets = ["pools.main.replicas.overhead_s=0.01", SAME_TIMES, "pools.main.gpu.bytes_per_s=1.0e+18"]
+    cpu = ["pools.main.replicas.cpu_s=0", "pools.main.replicas.cpu_s_per_request=0"]
+    sets = ["pools.main.replicas.overhead_s=0.01", SAME_TIMES, "pools.main.gpu.bytes_per_s=1.0e+18", *cpu]
     live = ran(tmp_path, *sets)
     simulated = ran(tmp_path, *sets, kind="pools.main.replicas.kind=surrogate")
     assert (live.requests["status"] == "finished").all()
