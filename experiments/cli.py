@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from experiments.kinds import nearest
-from sim.errors import ConfigError, TraceError
+from sim.errors import ConfigError, EngineError, TraceError
 
 if TYPE_CHECKING:
     from experiments.loading import RunConfig
@@ -178,6 +178,9 @@ def _told(outcome: "Outcome") -> int:
     if isinstance(outcome.error, (ConfigError, TraceError)):
         print(f"{outcome.run.source}: {outcome.run.name}: {outcome.error}", file=sys.stderr)
         return USERS_MISTAKE
+    if isinstance(outcome.error, EngineError):
+        print(f"{outcome.run.source}: {outcome.run.name}: {outcome.error}", file=sys.stderr)
+        return FAILED
     print(f"{outcome.run.name} failed, and it is our fault, please report it:\n{outcome.details}", file=sys.stderr)
     return FAILED
 

@@ -10,7 +10,7 @@ from typing import Any
 import simpy
 from tqdm import tqdm
 
-from experiments import provenance
+from experiments import live, provenance
 from experiments.calibrated import calibration_used, extrapolated
 from experiments.config import Experiment
 from experiments.loading import RunConfig
@@ -18,6 +18,7 @@ from experiments.results import PoolInfo, RunWriter
 from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
+from sim.errors import EngineError
 from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
@@ -42,13 +43,17 @@ def run_one(
     Raises:
         ConfigError: a router chose no candidate.
         TraceError: the traffic file is wrong.
+        EngineError: a real engine did not start, or failed; then the results so far are there.
         InvariantError: our mistake; nothing is left behind.
     """
     with whole_folder(folder) as partial:
-        _simulate(run, partial, progress, line, prepare)
+        failure = _simulate(run, partial, progress, line, prepare)
+    if failure:
+        raise EngineError(f"{failure}; the results so far are in {folder}")
 
 
-def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: Callable[[Wiring], None]) -> None:
+def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: Callable[[Wiring], None]) -> str:
+    """Returns what ended the run before its time; empty when nothing did."""
     started = time.perf_counter()
     experiment = _simulation(run)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
@@ -69,7 +74,8 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
         simulation.env.process(gaps.watch(simulation.env))
         built = time.perf_counter()
-        ended_at_s = simulation.run()
+        with live.watching(wiring, folder) as found:
+            ended_at_s = simulation.run()
     num_looks = sum(
         guard.num_looks for guard, pool in zip(wiring.guards, experiment.pools, strict=True) if not pool.autoscaler.is_oracle
     )
@@ -97,7 +103,8 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         "simulate": simulated - built,
         "summarise": time.perf_counter() - simulated,
     }
-    write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s))
+    write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s) | found)
+    return simulation.failure
 
 
 def _simulation(run: RunConfig) -> Experiment:

@@ -18,6 +18,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from experiments.kinds import EXTERNAL
+from experiments.live import is_live
 from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
 from experiments.tasks import TASKS, runner_of
@@ -154,7 +155,8 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
     try:
         made = json.loads(manifest.read_text())
         is_newer = all(manifest.stat().st_mtime >= path.stat().st_mtime for path in _inputs(run.document))
-        return bool(is_newer and (made["config_hash"], made["code"]["source_hash"]) == (run.hash, source_hash()))
+        is_same = (made["config_hash"], made["code"]["source_hash"]) == (run.hash, source_hash())
+        return is_newer and is_same and not made.get("failure")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -194,7 +196,7 @@ def run_all(
         else:
             todo.append((run, folder))
     _clear_single_results({folder.parent for run, folder in todo if run.slug})
-    if len(todo) <= 1 or jobs <= 1:
+    if len(todo) <= 1 or jobs <= 1 or any(is_live(run.experiment) for run, _ in todo):  # real engines share a device by turns
         yield from (_run_one(run, folder, progress) for run, folder in todo)
         return
     context = multiprocessing.get_context("spawn")  # the same start on every platform; no inherited state

@@ -7,7 +7,9 @@ import routers
 from autoscalers import Controller
 from experiments.config import Experiment, RequestKind
 from experiments.config import Pool as PoolConfig
+from experiments.live import start_engines
 from replicas.capacity import Capacity, capacity
+from replicas.live.plane import LivePlane
 from replicas.plane import DataPlane
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
@@ -68,6 +70,7 @@ class Wiring:
         self.engines = records(ENGINE, len(experiment.pools))
         for index, pool in enumerate(experiment.pools):
             self.engines[index] = self.engine_of(pool)
+        self.sources = start_engines(experiment, self.engines)  # of the live pools
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
         self.controllers: list[Controller] = [
@@ -82,6 +85,8 @@ class Wiring:
         )
         pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
         self.simulation = Simulation(self.plane, pools, self.traffic.chunks(), horizon, sink, progress)
+        if isinstance(self.plane, LivePlane):
+            self.plane.attach(self.simulation.env)
 
     def engine_of(self, pool: PoolConfig) -> Any:
         """Returns a pool's ENGINE record, with what it does only if the traffic gives cause."""
@@ -101,7 +106,7 @@ class Wiring:
         ask_python = None
         if not routers.is_compiled(choose):
             choose, ask_python = routers.KINDS["round_robin"].choose, choose
-        return DataPlane(
+        parts = (
             self.engines,
             num_slots,
             NUM_ITL_BINS,
@@ -112,6 +117,7 @@ class Wiring:
             classes_of(experiment),
             self.traffic.segments_of,
         )
+        return LivePlane(*parts, sources=self.sources) if self.sources else DataPlane(*parts)
 
     def capacity_of(self, index: int) -> Capacity:
         """Returns what a replica of this pool sustains at the traffic's mean lengths within the TPOT target."""
@@ -126,6 +132,12 @@ class Wiring:
         engine, num_ranks = self.engines[index], pool.replicas.data_parallel_size
         num_bytes = float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"])
         rng = stream(self.experiment.seed, f"lifecycle.{pool.name}")
+        source = self.sources.get(index)
+
+        def stages() -> list[tuple[str, float]]:
+            given = pool.lifecycle.stages(num_bytes, rng)
+            return given if source is None else source.stages(given)
+
         return PoolSpec(
             name=pool.name,
             first_slot=sum(slots_of(other) for other in before),
@@ -134,7 +146,7 @@ class Wiring:
             num_ranks=num_ranks,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             interval_s=pool.autoscaler.interval_s,
-            stages=lambda: pool.lifecycle.stages(num_bytes, rng),
+            stages=stages,
             cold_start_s=pool.lifecycle.cold_start_s(num_bytes),
             warm_start=pool.lifecycle.warm_start,
             drain_timeout_s=pool.lifecycle.drain_timeout_s,

@@ -144,6 +144,9 @@ class DataPlane:
         for slot in np.flatnonzero(self.fleet.replicas["machine"] != NONE):
             evict(self.fleet, int(slot), True)
 
+    def wake(self) -> None:
+        """Wakes nobody: all replicas here are simulated, and the loop itself wakes those."""
+
     def recounts(self) -> Any:
         """Returns (num_slots, 5) integers counted anew: running, waiting, held blocks, held tokens, waiting tokens."""
         counts = np.zeros((self.fleet.replicas.size, 5), np.int64)

@@ -23,7 +23,7 @@ def _cache_folder() -> Path:
     Numba looks only at the file of the function it compiles, not at the files of the verbs that are inlined into it, so
     with its default folder a change to a verb could go on running the old code.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(nb.__version__.encode())  # two environments may run the same checkout
     for package in _WITH_COMPILED_CODE:
         for path in sorted((_ROOT / package).glob("*.py")):
             digest.update(path.read_bytes())

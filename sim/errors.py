@@ -11,3 +11,7 @@ class TraceError(Exception):
 
 class InvariantError(Exception):
     """Our mistake: a numbered invariant of DESIGN section 8 does not hold. The message says which, when and where."""
+
+
+class EngineError(Exception):
+    """A real engine did not start, or failed; the message says what it said. The run ends there, with exit code 1."""

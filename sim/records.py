@@ -21,8 +21,16 @@ EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = 
 IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
-NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS = range(6)
-REASON_NAMES = ("", "over_max_model_len", "over_kv_cache", "drain_timeout", "max_num_queued_reqs", "max_num_queued_tokens")
+NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
+REASON_NAMES = (
+    "",
+    "over_max_model_len",
+    "over_kv_cache",
+    "drain_timeout",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+    "server_error",
+)
 
 ARRIVAL = np.dtype(
     [
@@ -312,7 +320,7 @@ CLOCK = np.dtype(
 
 
 # Why the data plane came back to Python.
-REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE = range(6)
+REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE, WOKEN = range(7)
 
 
 @dataclass(frozen=True, eq=False)

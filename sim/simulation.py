@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 import simpy
 
+from sim.errors import EngineError
 from sim.invariants import Audit
 from sim.pool import Machine, Plane, Pool, PoolSpec
-from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS
+from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, WOKEN
 
 
 class RunsRequests(Plane, Protocol):
@@ -28,6 +29,9 @@ class RunsRequests(Plane, Protocol):
 
     def halt(self) -> None:
         """Stops all replicas where they are."""
+
+    def wake(self) -> None:
+        """Wakes the live replicas that a request has found idle."""
 
 
 class Sink(Protocol):
@@ -76,13 +80,18 @@ class Simulation:
         self.num_machines_told = 0
         self.interval_started_at_s = 0.0
         self.is_cut_short = False
+        self.failure = ""  # of a real engine, which ended the run
 
     def run(self) -> float:
-        """Runs until the traffic is over and every request has ended; returns the time at the end in seconds."""
+        """Runs until the traffic is over and every request has ended, or a real engine fails; returns the time at the end."""
         for pool in self.pools:
             self.env.process(pool.control())
         self.env.process(self.watch())
-        self.env.run(self.env.process(self.dispatch()))
+        try:
+            self.env.run(self.env.process(self.dispatch()))
+        except EngineError as error:
+            self.failure, self.is_cut_short = str(error), True
+            self.plane.fleet.clock[0].num_loaded = self.plane.fleet.clock[0].next_arrival  # those to come never arrived
         self.close_books()
         return float(self.env.now)
 
@@ -97,6 +106,8 @@ class Simulation:
                 yield self.env.timeout(float(clock.now_s) - self.env.now)
             if reason == NEEDS_ARRIVALS:
                 self.move_window()
+            elif reason == WOKEN:
+                self.plane.wake()
             elif reason == DRAINED:
                 self.tell_drained(int(clock.drained))
             elif reason == ENDED:

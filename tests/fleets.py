@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import routers
+from replicas.live.plane import EngineSource, LivePlane
 from replicas.plane import DataPlane
 from sim.invariants import check
 from sim.metrics import NUM_ITL_BINS
@@ -129,6 +130,7 @@ def run(
     checked: bool = True,
     classes: Any = None,
     segments: Sequence[Sequence[tuple[int, int]]] = (),
+    source: EngineSource | None = None,
 ) -> Ran:
     """Runs one pool to the end and checks all invariants.
 
@@ -137,6 +139,7 @@ def run(
         engines: (1,) ENGINE.
         classes: (num_classes,) CLASS; None = one that asks for nothing special.
         segments: each request's content, as (content, num_tokens); () = no request shares a token with another.
+        source: of live engines; None = the replicas are simulated.
     """
     contents = Contents(arriving, segments)
     arriving = contents.arriving
@@ -148,7 +151,8 @@ def run(
     if not isinstance(router, str) and not routers.is_compiled(router):
         choose, ask_python = routers.KINDS["random"].choose, router
     ask = (choose, state, ask_python)
-    plane = DataPlane(engines, [max_replicas], NUM_ITL_BINS, scrape_interval_s, *ask, classes, contents.segments_of)
+    parts = (engines, [max_replicas], NUM_ITL_BINS, scrape_interval_s, *ask, classes, contents.segments_of)
+    plane = DataPlane(*parts) if source is None else LivePlane(*parts, sources={0: source})
     spec = PoolSpec(
         name="main",
         first_slot=0,
@@ -170,6 +174,8 @@ def run(
     horizon = Horizon(last_s if ends_at_s is None else ends_at_s, False, timeline_interval_s, max_drain_s)
     chunks = (arriving[i : i + chunk] for i in range(0, len(arriving), chunk))
     simulation = Simulation(plane, [spec], chunks, horizon, kept)
+    if isinstance(plane, LivePlane):
+        plane.attach(simulation.env)
     ended_at_s = simulation.run()
     if checked:
         check(simulation.audit, plane.fleet, simulation.pools, is_cut_short=simulation.is_cut_short)

@@ -1,0 +1,137 @@
+"""Live replicas in an experiment: starting the first engines, and keeping what is seen of their steps."""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from experiments.config import Experiment, Study
+from replicas.live.config import Vllm
+from replicas.live.interface import Step
+from replicas.live.openai import OpenAiServer
+from replicas.live.plane import EngineSource, LivePlane
+from replicas.live.process import LiveReplica
+from sim.errors import ConfigError
+
+if TYPE_CHECKING:
+    from experiments.wiring import Wiring
+
+
+LIVE = (Vllm, OpenAiServer)
+
+
+def is_live(experiment: Study) -> bool:
+    """Tells whether some of the replicas are real engines."""
+    return isinstance(experiment, Experiment) and any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
+
+
+def start_engines(experiment: Experiment, engines: Any) -> dict[int, EngineSource]:
+    """Starts the first engine of every live pool and enters what it says of itself into the pool's record.
+
+    Args:
+        experiment: the experiment.
+        engines: (num_pools,) ENGINE records, as surrogates of these pools would have them.
+
+    Returns:
+        Where the live pools' engines come from, by the pools' numbers.
+
+    Raises:
+        ConfigError: requests ask for what live replicas do not serve.
+        EngineError: an engine did not start.
+    """
+    sources = {}
+    for index, pool in enumerate(experiment.pools):
+        if not isinstance(pool.replicas, LIVE):
+            continue
+        _check_classes(experiment, pool.name)
+        record = engines[index]
+        options, has_cache = pool.replicas, bool(record.enable_prefix_caching)
+
+        def start(pool: Any = pool, options: Vllm | OpenAiServer = options, has_cache: bool = has_cache) -> Any:
+            return options.start(pool.model, pool.gpu, has_cache)
+
+        is_measured = isinstance(options, Vllm) and options.measured_start
+        sources[index] = source = EngineSource(start, is_measured, options.scheduling_policy == "priority")
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "async_scheduling"):
+            record[name] = getattr(source.limits, name)
+        record.num_usable_blocks = source.limits.num_gpu_blocks - 1  # without vLLM's null block
+        record.schedules_by_priority = 0  # the engine does; our list of those waiting is in order of arrival
+    return sources
+
+
+def _check_classes(experiment: Experiment, pool: str) -> None:
+    for name, kind in experiment.classes.items():
+        for key, is_asked in (("lora", kind.lora is not None), ("grammar_s", kind.grammar_s > 0)):
+            if is_asked:
+                raise ConfigError(
+                    f"classes.{name}.{key}: {getattr(kind, key)!r}, and pools.{pool} is live (kind: vllm), which serves plain "
+                    "text from the base model only; leave it out, or use kind: surrogate"
+                )
+
+
+@contextlib.contextmanager
+def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
+    """Keeps what is seen of live replicas' steps while the run goes on, in `folder`.
+
+    Yields:
+        A mapping for the manifest, filled in at the end; empty when no replica is live.
+    """
+    found: dict[str, Any] = {}
+    if not isinstance(wiring.plane, LivePlane):
+        yield found
+        return
+    pools = {i: pool for i, pool in enumerate(wiring.experiment.pools) if i in wiring.sources}
+    with contextlib.ExitStack() as stack:
+        if any(isinstance(pool.replicas, Vllm) and pool.replicas.record_steps for pool in pools.values()):
+            writer = stack.enter_context(StepWriter(folder / "steps"))
+            wiring.plane.watches.append(writer)
+        errors: Counter[str] = Counter()
+        wiring.plane.watches.append(lambda replica, began_at_s, step: errors.update(step.failed.values()))
+        yield found
+        found["server_errors"] = dict(errors.most_common(20))
+        found["live"] = {pool.name: wiring.sources[i].limits._asdict() for i, pool in pools.items()}
+        found["failure"] = wiring.simulation.failure
+
+
+class StepWriter:
+    """Writes `MACHINE_steps.jsonl` for every live replica: a row a step, in virtual time.
+
+    The rows are those of a recorded run: t0 planning begins, t1 it ends and the model runs, t2 its output is there, t3 it is
+    taken in; c0..c3 CPU seconds; `idle` the time from the step before, which is the front end's work and waiting.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, TextIO] = {}
+        self._began_at_s: dict[tuple[int, int], float] = {}  # of the steps that are not done
+        self._last_ended_at_s: dict[int, float] = {}
+
+    def __enter__(self) -> "StepWriter":
+        self._folder.mkdir()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def __call__(self, replica: LiveReplica, began_at_s: float, step: Step) -> None:
+        """Takes a step as a live replica has run it."""
+        machine = int(replica.books.replica.machine)
+        if machine not in self._files:
+            self._files[machine] = (self._folder / f"{machine}_steps.jsonl").open("w", encoding="utf-8")
+        for row in step.planned:
+            self._began_at_s[machine, row["step"]] = began_at_s
+        for row in step.done:
+            placed = self._placed(machine, row, began_at_s + step.lasted_s)
+            self._files[machine].write(json.dumps(placed) + "\n")
+
+    def _placed(self, machine: int, row: dict[str, Any], ended_at_s: float) -> dict[str, Any]:
+        """Returns the row with instants of virtual time."""
+        began_at_s = self._began_at_s.pop((machine, row["step"]), ended_at_s)
+        instants = {name: began_at_s + row[name] for name in ("t0", "t1")}
+        instants |= {name: ended_at_s + row[name] for name in ("t2", "t3")}
+        last = self._last_ended_at_s.get(machine)
+        self._last_ended_at_s[machine] = instants["t3"]
+        return row | instants | {"idle": None if last is None else instants["t0"] - last}
