@@ -48,6 +48,8 @@ CHANGES: dict[str, Any] = {
     "batching": "orca",
     "vllm_version": "0.30",
     "enforce_eager": True,
+    "max_num_queued_reqs": 100,
+    "max_num_queued_tokens": 100_000,
     "grammar_cpu_s_per_request": 4e-5,
 }
 
