@@ -80,13 +80,16 @@ def _shared_notes(fleets: list[Fleet]) -> list[str]:
     notes = []
     for fleet in fleets:
         full, bound = fleet.balance, fleet.bound
-        if full is not None and bound is not None:
-            notes.append(
-                f"A shared {fleet.layout.name} at its capacity of {full.requests_per_s:.4g} req/s: {full.batch:.0f} answers "
-                f"under way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in steps with a "
-                f"prompt, bound by {full.binding.replace('_', ' ')}. If every step did the mean step's work it would be "
-                f"{bound.requests_per_s:.4g}: no engine does more. Means only; simulate before believing either."
-            )
+        if full is None or bound is None:
+            continue
+        text = (
+            f"A shared {fleet.layout.name} at its capacity of {full.requests_per_s:.4g} req/s: {full.batch:.0f} answers under "
+            f"way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in steps with a prompt, bound by "
+            f"{full.binding.replace('_', ' ')}."
+        )
+        if bound.requests_per_s > full.requests_per_s:
+            text += f" If every step did the mean step's work it would be {bound.requests_per_s:.4g}: no engine does more."
+        notes.append(f"{text} Means only; simulate before believing it.")
     return notes
 
 

@@ -126,12 +126,10 @@ def _our_nodes(outcome: Outcome, prefill: float | None, decode: float | None) ->
         rows.append((name, f"{theirs:.1f}" if theirs else "", f"{mean:.1f}"))
     computed_per_s = given.fleet().computed_input_per_s
     if prefill is not None and computed_per_s is not None:
-        demand, engine = traffic.peak, fleet.instance.engine
-        per_token = fleet.instance.prefill_flops(demand.prompt_tokens, demand.cached_tokens)
+        demand, instance = traffic.peak, fleet.instance
+        per_token = instance.prefill_flops(demand.prompt_tokens, demand.cached_tokens)
         per_token /= demand.prompt_tokens - demand.cached_tokens
-        peak_per_s = (
-            engine.flops_per_s / fleet.instance.replicas.flops_efficiency / fleet.instance.replicas.tensor_parallel_size
-        )
+        peak_per_s = instance.peak_flops_per_s / instance.replicas.tensor_parallel_size
         reached = computed_per_s * per_token / (prefill * given.gpus_per_node * peak_per_s)
         rows.append(("share of peak arithmetic that its prefill nodes reach", "", f"{reached * 100:.1f} %"))
     return rows

@@ -58,6 +58,7 @@ class Verification:
     num_requests: int  # of one seed, mean
     num_refused: int  # of all seeds, because no instance could ever hold them
     num_preemptions: int  # of all seeds
+    outside_share: float  # of the steps of the worst run, larger than any that a calibration was fitted on
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
     shares: dict[Target, list[float]]  # of the planned fleet, by seed
@@ -84,6 +85,7 @@ def verified(outcome: Outcome) -> Verification:
         num_requests=round(statistics.mean(map(len, arriving.values()))),
         num_refused=sum(one.num_refused for one in steps),
         num_preemptions=sum(one.num_preemptions for one in steps),
+        outside_share=max(one.outside_share for one in steps),
         seeds=tuple(runs),
         rows=tuple(_rows(outcome, list(runs.values()), needed)),
         shares={target: [share_within(ran, target) for ran in runs.values()] for target in targets},

@@ -279,6 +279,7 @@ def test_the_plan_as_data_is_plain_json(opening: Outcome) -> None:
         ({"hardware": []}, "hardware"),
         ({"max_utilisation": 0.8}, "did you mean 'max_utilization'?"),
         ({"replicas": {"kind": "surrogate", "tensor_parallel_size": 2}}, "parallelism is searched; give tensor_parallel_sizes"),
+        ({"replicas": {"kind": "vllm"}}, "a plan is worked out for simulated engines only, kind: surrogate"),
         ({"slo": {"itl_s": {"p99": 0.1}}}, "a plan has targets for ttft_s and tpot_s only"),
         ({"expert_parallel_sizes": [8]}, "expert_parallel_sizes: llama-3.1-8b has no experts"),
         ({"search": "min_gpus", "slo": {}}, "min_gpus needs targets in slo"),
@@ -291,6 +292,40 @@ def test_a_mistake_is_told_where_it_is(changes: dict[str, Any], complaint: str, 
     with pytest.raises(ConfigError) as error:
         load(written(tmp_path, **changes))
     assert complaint in str(error.value)
+
+
+CALIBRATED = {
+    "model": {
+        "name": "mid8", "layers": 8, "hidden": 1024, "heads": 16, "kv_heads": 4, "head_dim": 64, "intermediate": 2816,
+        "vocab": 4096, "num_params": 94389248, "max_model_len": 8192,
+    },
+    "hardware": [{
+        "gpu": {
+            "name": "cpu-core", "bf16_flops_per_s": 1e11, "memory_bytes": 16e9, "bytes_per_s": 1e10, "link_bytes_per_s": 1e10,
+        },
+        "price_per_gpu_hour": 0.05,
+    }],
+    "replicas": {
+        "kind": "surrogate", "dtype": "float32", "max_model_len": 2048, "max_num_seqs": 16, "max_num_batched_tokens": 256,
+        "async_scheduling": False, "calibration": str(next((CONFIGS.parent / "calibrations").glob("*cpu-core_mid8*.yaml"))),
+    },
+    "traffic": {
+        "kind": "poisson", "rate_per_s": 6, "duration_s": 300,
+        "lengths": {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 30}},
+    },
+    "slo": {"ttft_s": {"p99": 2.0}, "tpot_s": {"p90": 0.2}},
+}  # fmt: skip
+
+
+def test_a_measured_engine_is_planned_with_its_measured_steps(tmp_path: Path) -> None:
+    """On the engine that the calibration is of; its mean time per token comes out within a tenth of the simulated one."""
+    (one,) = load(written(tmp_path, **CALIBRATED, prefill_mfu=None, verify=True))
+    found = simulated(worked_out(one.experiment))
+    (tpot,) = (row for row in found.tables["verification"] if row["quantity"] == "TPOT p50, ms")
+    assert 10 < tpot["simulated"] < 200  # a CPU core, not a roofline
+    assert abs(tpot["gap"]) < 0.1
+    with pytest.raises(ConfigError, match="prefill_mfu has no effect with a calibration"):
+        load(written(tmp_path, **CALIBRATED))
 
 
 def test_a_model_that_fits_nowhere_is_told_why(tmp_path: Path) -> None:
