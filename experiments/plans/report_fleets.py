@@ -84,8 +84,8 @@ def _shared_notes(fleets: list[Fleet]) -> list[str]:
             continue
         text = (
             f"A shared {fleet.layout.name} at its capacity of {full.requests_per_s:.4g} req/s: {full.batch:.0f} answers under "
-            f"way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in steps with a prompt, bound by "
-            f"{full.binding.replace('_', ' ')}."
+            f"way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in steps with a prompt, "
+            f"bound by {full.binding.replace('_', ' ')}."
         )
         if bound.requests_per_s > full.requests_per_s:
             text += f" If every step did the mean step's work it would be {bound.requests_per_s:.4g}: no engine does more."

@@ -16,7 +16,7 @@ from experiments.cli import main
 from experiments.loading import load
 from experiments.plans.confidence import judged, lower_bound, share_within, targets_of
 from experiments.plans.demand import measured
-from experiments.plans.fleets import base_case, option
+from experiments.plans.fleets import base_case, candidates_of, option
 from experiments.plans.min_gpus import fewest, search
 from experiments.plans.outcome import Outcome, worked_out
 from experiments.plans.run import document
@@ -266,6 +266,32 @@ def test_two_pools_in_a_row_serve_everybody_and_more_instances_serve_faster(open
     too_long_with_answer = rows["num_prompt_tokens"] + rows["num_output_tokens"] > plan.replicas.max_model_len
     assert np.isfinite(many.tpot_s[(rows["num_output_tokens"] > 1) & ~too_long_with_answer]).all()
     assert np.nanmedian(many.tpot_s) < np.nanmedian(few.tpot_s)
+
+
+def test_a_trial_is_the_simulation_of_a_fixed_fleet(tmp_path: Path) -> None:
+    """Without a control plane every request gets the same tokens at the same instants."""
+    (one,) = load(written(tmp_path))
+    plan = one.experiment
+    simulated_too = {
+        "traffic": SMALL["traffic"],
+        "router": {"kind": "least_tokens"},
+        "pools": [
+            {
+                "name": "main",
+                "model": SMALL["model"],
+                "gpu": "h100-sxm",
+                "replicas": SMALL["replicas"],
+                "autoscaler": {"kind": "fixed", "replicas": 4},
+            }
+        ],
+    }
+    path = tmp_path / "whole.yaml"
+    path.write_text(yaml.safe_dump(simulated_too))
+    whole = run(path, out=tmp_path / "out", progress=False).requests
+    instance = next(candidates_of(plan, plan.hardware[0]))
+    trial = shared(arrivals_of(plan, measured(plan), 1), instance, 4, plan.trials.router, 1)
+    np.testing.assert_array_equal(trial.ttft_s, whole["ttft_s"])
+    np.testing.assert_array_equal(trial.tpot_s, whole["tpot_s"])
 
 
 def test_the_plan_as_data_is_plain_json(opening: Outcome) -> None:
