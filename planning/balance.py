@@ -111,7 +111,7 @@ def _largest(is_within: Callable[[float], bool], most: float) -> float:
     low, high = 1.0, most
     if not is_within(low):
         return 0.0
-    for _ in range(30):
+    for _ in range(20):  # to a millionth of the range
         middle = (low + high) / 2
         low, high = (middle, high) if is_within(middle) else (low, middle)
     return low

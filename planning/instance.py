@@ -89,6 +89,14 @@ class Instance:
         return self.replicas.memory(self.stage_model, self.gpu).num_tokens * self.expert_parallel_size
 
     @property
+    def peak_flops_per_s(self) -> float:
+        """Peak arithmetic of the GPUs of one stage, or of one GPU of a group, at the weights' width."""
+        gpu = self.gpu
+        is_fp8 = self.replicas.quantization == "fp8" and gpu.fp8_flops_per_s is not None
+        per_gpu = gpu.fp8_flops_per_s if is_fp8 else gpu.bf16_flops_per_s
+        return self.replicas.tensor_parallel_size * float(per_gpu or 0.0)
+
+    @property
     def kv_bytes_per_token(self) -> float:
         """Bytes of one token's KV in all GPUs together."""
         return float(self.engine.kv_bytes_per_token) * self.num_stages
@@ -145,9 +153,8 @@ class Instance:
 
     def mfu(self, prompt_tokens: float) -> float:
         """Returns the share of the GPUs' peak arithmetic that a prefill of this length reaches, the links' time included."""
-        peak_per_s = self.engine.flops_per_s / self.replicas.flops_efficiency
         seconds = max(prefill_s(self.engine, prompt_tokens), self.exchange_s(prompt_tokens))
-        return self._arithmetic(prompt_tokens) / peak_per_s / seconds
+        return self._arithmetic(prompt_tokens) / self.peak_flops_per_s / seconds
 
     def with_mfu(self, mfu: float, prompt_tokens: float) -> "Instance":
         """Returns the instance whose prefills of this length reach `mfu`, or as near as the links let them.
@@ -167,8 +174,7 @@ class Instance:
         check_share("mfu", mfu)
         check_positive("prompt_tokens", prompt_tokens)
         engine = self.engine.copy()
-        peak_per_s = engine.flops_per_s / self.replicas.flops_efficiency
-        arithmetic_s = self._arithmetic(prompt_tokens) / peak_per_s
+        arithmetic_s = self._arithmetic(prompt_tokens) / self.peak_flops_per_s
         engine.flops_per_s = engine.bytes_per_s = np.inf
         other_s = prefill_s(engine, prompt_tokens)
         left_s = arithmetic_s / mfu - other_s

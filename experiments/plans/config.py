@@ -136,12 +136,16 @@ class Plan(Study):
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:
+        if type(self.replicas) is not Surrogate:
+            raise ValueError("replicas: a plan is worked out for simulated engines only, kind: surrogate")
         if self.slo.itl_s or self.slo.e2e_s:
             raise ValueError("slo: a plan has targets for ttft_s and tpot_s only")
         if self.replicas.tensor_parallel_size != 1 or self.replicas.data_parallel_size != 1:
             raise ValueError("replicas: parallelism is searched; give tensor_parallel_sizes instead")
         if self.expert_parallel_sizes and not self.model.num_experts:
             raise ValueError(f"expert_parallel_sizes: {self.model.name} has no experts")
+        if self.prefill_mfu is not None and self.replicas.calibration is not None:
+            raise ValueError("prefill_mfu has no effect with a calibration, which has measured it; leave it out")
         if self.search and not (self.slo.ttft_s or self.slo.tpot_s):
             raise ValueError("search: min_gpus needs targets in slo")
         return self

@@ -1,6 +1,6 @@
 """The fleets of a plan: for each GPU the layouts, and the pools of the best one, apart and shared, at the peak."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,7 +126,16 @@ def base_case(plan: Plan, traffic: Traffic) -> Case:
     return Case(traffic.peak, traffic.work(plan.tpot_s), longest=longest)
 
 
-def option(plan: Plan, hardware: Hardware, case: Case, only: Instance | None = None) -> Option:
+ARRANGEMENTS = ("separate", "shared")
+
+
+def option(
+    plan: Plan,
+    hardware: Hardware,
+    case: Case,
+    only: Instance | None = None,
+    arrangements: Sequence[str] = ARRANGEMENTS,
+) -> Option:
     """Returns what can be made of one GPU.
 
     The layout of separate pools is the one with the most output tokens/s/GPU within the TPOT target; a shared pool takes the
@@ -137,14 +146,16 @@ def option(plan: Plan, hardware: Hardware, case: Case, only: Instance | None = N
         hardware: one of its GPUs.
         case: what to size for.
         only: an instance to keep to, instead of a search.
+        arrangements: of the pools, to look at.
     """
     candidates = list(candidates_of(plan, hardware)) if only is None else [only]
     found = [_laid_out(plan, one, case) for one in candidates]
     able = [(one, made) for one, made in found if not made.problem]
     separate = shared = None
-    if able:
+    if able and "separate" in arrangements:
         one, made = max(able, key=lambda pair: pair[1].tokens_per_s_per_gpu)
         separate = _separate(plan, hardware, one, made, case)
+    if "shared" in arrangements:
         fleets = [fleet for one, made in able if (fleet := _shared(plan, hardware, one, made, case))]
         shared = min(fleets, key=lambda fleet: fleet.num_gpus, default=None)
     return Option(hardware, tuple(made for _, made in found), separate, shared)

@@ -72,7 +72,7 @@ def _fleets(plan: Plan, traffic: Traffic) -> list[Fleet]:
 
 
 def _shared(plan: Plan, traffic: Traffic, hardware: Hardware, instance: Any) -> Fleet | None:
-    return option(plan, hardware, base_case(plan, traffic), only=instance).shared
+    return option(plan, hardware, base_case(plan, traffic), instance, ["shared"]).shared
 
 
 def _mean_rate(arriving: dict[int, Any]) -> float:

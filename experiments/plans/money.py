@@ -58,7 +58,7 @@ def _smallest(plan: Plan, fleet: Fleet) -> Fleet:
     """One instance of each pool, and the spares: the same fleet for next to no traffic."""
     context = fleet.demand.context_tokens
     case = Case(replace(fleet.demand, requests_per_s=1e-6), Work(context, context, plan.tpot_s))
-    found = option(plan, fleet.hardware, case, only=fleet.instance).fleet(fleet.arrangement)
+    found = option(plan, fleet.hardware, case, fleet.instance, [fleet.arrangement]).fleet(fleet.arrangement)
     assert found is not None  # the large one could be built
     return found
 

@@ -33,29 +33,21 @@ def pareto(options: Sequence[Option], instances: dict[str, Any], tpot_s: float |
     figure = Figure(figsize=(8.6, 5.0), layout="constrained", facecolor="white")
     axes = figure.subplots()
     able = [(option, made) for option in options for made in option.layouts if not made.problem]
-    names, gpus_named = (
-        list(dict.fromkeys(all_of)) for all_of in zip(*((made.name, made.gpu) for _, made in able), strict=True)
-    )
+    names, gpus = (list(dict.fromkeys(all_of)) for all_of in zip(*((made.name, made.gpu) for _, made in able), strict=True))
     for option, made in able:
         colour = _COLOURS[names.index(made.name) % len(_COLOURS)]  # a layout has a colour, a GPU a kind of line
-        line = _LINES[gpus_named.index(made.gpu) % len(_LINES)]
-        users, gpus = _curve(instances[f"{option.hardware.gpu.name} {made.name}"], made, chosen.demand.context_tokens)
-        axes.plot(users, gpus, color=colour, linewidth=1.6, linestyle=line, label=f"{option.hardware.gpu.name} {made.name}")
+        line = _LINES[gpus.index(made.gpu) % len(_LINES)]
+        curve = _curve(instances[f"{made.gpu} {made.name}"], made, chosen.demand.context_tokens)
         is_chosen = option.hardware is chosen.hardware and made.name == chosen.layout.name
-        axes.plot(users[-1], gpus[-1], "o", color=colour, markersize=9 if is_chosen else 5)
+        axes.plot(*curve, color=colour, linewidth=1.6, linestyle=line, label=f"{made.gpu} {made.name}")
+        axes.plot(curve[0][-1], curve[1][-1], "o", color=colour, markersize=9 if is_chosen else 5)
         if is_chosen:
-            text = f"the plan: {made.name}, {made.batch} requests"
-            axes.annotate(text, (users[-1], gpus[-1]), (8, 10), textcoords="offset points", color=_INK, fontsize=9.5,
-                          path_effects=[withStroke(linewidth=3, foreground="white")])  # fmt: skip
+            _annotate(axes, f"the plan: {made.name}, {made.batch:,} requests", (curve[0][-1], curve[1][-1]))
     if tpot_s is not None:
         axes.axvline(1 / tpot_s, color=_TARGET, linewidth=1.1, linestyle=(0, (5, 3)))
+        place = (1 / tpot_s, 1)
         axes.annotate(
-            f" TPOT {tpot_s * 1000:g} ms",
-            (1 / tpot_s, 1),
-            xycoords=("data", "axes fraction"),
-            va="top",
-            fontsize=9,
-            color=_TARGET,
+            f" TPOT {tpot_s * 1000:g} ms", place, xycoords=("data", "axes fraction"), va="top", fontsize=9, color=_TARGET
         )
     axes.set_xlabel("output tokens/s of each user", color=_INK)
     axes.set_ylabel("output tokens/s of each GPU", color=_INK)
@@ -64,6 +56,11 @@ def pareto(options: Sequence[Option], instances: dict[str, Any], tpot_s: float |
     axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
     _style(axes)
     figure.savefig(out, dpi=130, metadata={"Software": None})
+
+
+def _annotate(axes: Axes, text: str, place: tuple[float, float]) -> None:
+    halo = [withStroke(linewidth=3, foreground="white")]
+    axes.annotate(text, place, (8, 10), textcoords="offset points", color=_INK, fontsize=9.5, path_effects=halo)
 
 
 def _curve(instance: Any, made: Layout, context_tokens: float) -> tuple[Any, Any]:

@@ -61,4 +61,4 @@ def _refitted(plan: Plan, fleet: Fleet, case: Case) -> Fleet | None:
     bare = fleet.instance
     if layout(bare, case.work).problem:
         return None
-    return option(plan, fleet.hardware, case, only=bare).fleet(fleet.arrangement)
+    return option(plan, fleet.hardware, case, bare, [fleet.arrangement]).fleet(fleet.arrangement)

@@ -139,6 +139,10 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
         f"The closed form counts {traffic.peak.context_tokens:,.0f} tokens of context for each request of a batch; as long "
         f"answers stay longer, a batch of this traffic holds {traffic.biased_context_tokens:,.0f} each.",
     ]
+    if found.outside_share:
+        notes.append(
+            f"{found.outside_share:.1%} of the steps are larger than any that the calibration was fitted on.".replace("%", " %")
+        )
     return Section(
         "Checked by simulation",
         [

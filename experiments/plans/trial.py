@@ -41,6 +41,7 @@ class Steps:
     mean_batch: float  # tokens of running answers in a step
     num_preemptions: int
     num_refused: int  # requests that no replica could ever hold
+    outside_share: float  # of the steps, larger than any that a calibration was fitted on
 
 
 def arrivals_of(plan: Plan, traffic: Traffic, seed: int) -> Any:
@@ -147,6 +148,7 @@ def _steps(replicas: Any, rows: Any, last_s: float) -> Steps:
         mean_step_s=busy_s / num_steps if num_steps else np.nan,
         mean_batch=tokens / num_steps if num_steps else np.nan,
         num_preemptions=int(rows["num_preemptions"].sum()),
+        outside_share=int(replicas["num_steps_outside_range"].sum()) / num_steps if num_steps else 0.0,
         num_refused=int(np.count_nonzero(rows["status"] == REJECTED)),
     )
 

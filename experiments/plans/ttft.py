@@ -32,6 +32,7 @@ class TtftCheck:
     mean_wait_s: float  # by Pollaczek and Khinchine, routed at random
     random_s: float  # the percentile
     one_line_s: float
+    less_one_s: float  # in one line, with one instance lost
     num_for_random: int | None  # instances that random routing would need; None = more than MOST_EXTRA times as many
     num_for_one_line: int | None
 
@@ -72,6 +73,7 @@ def check(plan: Plan, traffic: Traffic, fleet: Fleet) -> TtftCheck | None:
         mean_wait_s=mg1(rate_per_s, float(services_s.mean()), scv).wait_s if is_stable else np.inf,
         random_s=random_s,
         one_line_s=one_line_s,
+        less_one_s=queue.in_one_line_s(working - 1) if working > 1 else np.inf,
         num_for_random=_fewest(queue.at_random_s, working, random_s, targets[percentile]),
         num_for_one_line=_fewest(queue.in_one_line_s, working, one_line_s, targets[percentile]),
     )

@@ -16,7 +16,7 @@ from experiments.cli import main
 from experiments.loading import load
 from experiments.plans.confidence import judged, lower_bound, share_within, targets_of
 from experiments.plans.demand import measured
-from experiments.plans.fleets import base_case, option
+from experiments.plans.fleets import base_case, candidates_of, option
 from experiments.plans.min_gpus import fewest, search
 from experiments.plans.outcome import Outcome, worked_out
 from experiments.plans.run import document
@@ -268,6 +268,32 @@ def test_two_pools_in_a_row_serve_everybody_and_more_instances_serve_faster(open
     assert np.nanmedian(many.tpot_s) < np.nanmedian(few.tpot_s)
 
 
+def test_a_trial_is_the_simulation_of_a_fixed_fleet(tmp_path: Path) -> None:
+    """Without a control plane every request gets the same tokens at the same instants."""
+    (one,) = load(written(tmp_path))
+    plan = one.experiment
+    simulated_too = {
+        "traffic": SMALL["traffic"],
+        "router": {"kind": "least_tokens"},
+        "pools": [
+            {
+                "name": "main",
+                "model": SMALL["model"],
+                "gpu": "h100-sxm",
+                "replicas": SMALL["replicas"],
+                "autoscaler": {"kind": "fixed", "replicas": 4},
+            }
+        ],
+    }
+    path = tmp_path / "whole.yaml"
+    path.write_text(yaml.safe_dump(simulated_too))
+    whole = run(path, out=tmp_path / "out", progress=False).requests
+    instance = next(candidates_of(plan, plan.hardware[0]))
+    trial = shared(arrivals_of(plan, measured(plan), 1), instance, 4, plan.trials.router, 1)
+    np.testing.assert_array_equal(trial.ttft_s, whole["ttft_s"])
+    np.testing.assert_array_equal(trial.tpot_s, whole["tpot_s"])
+
+
 def test_the_plan_as_data_is_plain_json(opening: Outcome) -> None:
     assert json.loads(json.dumps(document(opening)))["fleet"]["layout"] == "TP4"
 
@@ -279,6 +305,7 @@ def test_the_plan_as_data_is_plain_json(opening: Outcome) -> None:
         ({"hardware": []}, "hardware"),
         ({"max_utilisation": 0.8}, "did you mean 'max_utilization'?"),
         ({"replicas": {"kind": "surrogate", "tensor_parallel_size": 2}}, "parallelism is searched; give tensor_parallel_sizes"),
+        ({"replicas": {"kind": "vllm"}}, "a plan is worked out for simulated engines only, kind: surrogate"),
         ({"slo": {"itl_s": {"p99": 0.1}}}, "a plan has targets for ttft_s and tpot_s only"),
         ({"expert_parallel_sizes": [8]}, "expert_parallel_sizes: llama-3.1-8b has no experts"),
         ({"search": "min_gpus", "slo": {}}, "min_gpus needs targets in slo"),
@@ -291,6 +318,40 @@ def test_a_mistake_is_told_where_it_is(changes: dict[str, Any], complaint: str, 
     with pytest.raises(ConfigError) as error:
         load(written(tmp_path, **changes))
     assert complaint in str(error.value)
+
+
+CALIBRATED = {
+    "model": {
+        "name": "mid8", "layers": 8, "hidden": 1024, "heads": 16, "kv_heads": 4, "head_dim": 64, "intermediate": 2816,
+        "vocab": 4096, "num_params": 94389248, "max_model_len": 8192,
+    },
+    "hardware": [{
+        "gpu": {
+            "name": "cpu-core", "bf16_flops_per_s": 1e11, "memory_bytes": 16e9, "bytes_per_s": 1e10, "link_bytes_per_s": 1e10,
+        },
+        "price_per_gpu_hour": 0.05,
+    }],
+    "replicas": {
+        "kind": "surrogate", "dtype": "float32", "max_model_len": 2048, "max_num_seqs": 16, "max_num_batched_tokens": 256,
+        "async_scheduling": False, "calibration": str(next((CONFIGS.parent / "calibrations").glob("*cpu-core_mid8*.yaml"))),
+    },
+    "traffic": {
+        "kind": "poisson", "rate_per_s": 6, "duration_s": 300,
+        "lengths": {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 30}},
+    },
+    "slo": {"ttft_s": {"p99": 2.0}, "tpot_s": {"p90": 0.2}},
+}  # fmt: skip
+
+
+def test_a_measured_engine_is_planned_with_its_measured_steps(tmp_path: Path) -> None:
+    """On the engine that the calibration is of; its mean time per token comes out within a tenth of the simulated one."""
+    (one,) = load(written(tmp_path, **CALIBRATED, prefill_mfu=None, verify=True))
+    found = simulated(worked_out(one.experiment))
+    (tpot,) = (row for row in found.tables["verification"] if row["quantity"] == "TPOT p50, ms")
+    assert 10 < tpot["simulated"] < 200  # a CPU core, not a roofline
+    assert abs(tpot["gap"]) < 0.1
+    with pytest.raises(ConfigError, match="prefill_mfu has no effect with a calibration"):
+        load(written(tmp_path, **CALIBRATED))
 
 
 def test_a_model_that_fits_nowhere_is_told_why(tmp_path: Path) -> None:
