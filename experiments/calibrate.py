@@ -36,7 +36,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     config = run.experiment
     assert isinstance(config, Calibrate), "only calibrations come here"
     started = time.perf_counter()
-    material = _measured(config.measure, config.seed) if config.measure else _recorded(config)
+    material = _measured(config, config.measure) if config.measure else _recorded(config)
     try:
         fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
     except ValueError as error:
@@ -64,13 +64,16 @@ class _Material:
     warnings: list[str]
 
 
-def _measured(engine: MeasuredEngine, seed: int) -> _Material:
+def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:
+    engine.take(config.model, config.gpu)
     limits = engine.limits()
     shapes = worth_measuring(*limits)
-    steps, loose = measure_all(engine, shapes, seed, Patience())
-    warnings = [f"not tight after {Patience().max_repeats} repeats: {shape} +- {error:.1%}" for shape, error in loose]
+    patience = Patience(max_s=config.max_measure_s or float("inf"))
+    steps, loose = measure_all(engine, shapes, config.seed, patience)
+    end = f"{patience.max_repeats} repeats" if config.max_measure_s is None else f"{patience.max_s:g} s of measuring"
+    warnings = [f"not tight after {end}: {shape} +- {error:.1%}" for shape, error in loose]
     blocks = engine.kv_cache
-    return _Material(
+    material = _Material(
         steps=steps,
         kv_cache=KvCache(num_gpu_blocks=blocks[0], block_size=blocks[1]) if blocks else None,
         source=f"{len(shapes)} step shapes measured {len(steps):,} times",
@@ -78,6 +81,8 @@ def _measured(engine: MeasuredEngine, seed: int) -> _Material:
         max_graph_tokens=limits.max_graph_tokens,
         warnings=warnings,
     )
+    engine.end()
+    return material
 
 
 def _recorded(config: Calibrate) -> _Material:

@@ -8,9 +8,10 @@ from experiments.config import Study
 from experiments.fields import Catalogued
 from experiments.kinds import KindOf
 from replicas import catalog
-from replicas.calibration.engines import ENGINES, MeasuredEngine
+from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Dtype
 from replicas.catalog import Gpu, Model
+from replicas.live.measured import ENGINES
 
 MEASURED_ENGINE = KindOf("engine to measure", ENGINES, MeasuredEngine)
 
@@ -36,6 +37,9 @@ class Calibrate(Study):
     include: list[str] = Field(default=["*"], min_length=1, description="Names of the recordings to fit; * stands for anything")
     measure: Annotated[MeasuredEngine, MEASURED_ENGINE] | None = Field(
         default=None, description="An engine to measure now, instead of recordings"
+    )
+    max_measure_s: float | None = Field(
+        default=None, gt=0, description="Stop measuring after so many seconds, whatever is not tight by then; null = no limit"
     )
 
     drift_window_s: float | None = Field(

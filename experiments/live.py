@@ -2,29 +2,29 @@
 
 import contextlib
 import json
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from experiments.config import Experiment, Study
+import pandas as pd
+from tqdm import tqdm
+
+import routers
+from experiments.config import Experiment
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
+from replicas.live.kinds import LIVE
 from replicas.live.openai import OpenAiServer
 from replicas.live.plane import EngineSource, LivePlane
 from replicas.live.process import LiveReplica
+from replicas.live.shadow import Pair, Shadow, described
 from sim.errors import ConfigError
 
 if TYPE_CHECKING:
     from experiments.wiring import Wiring
-
-
-LIVE = (Vllm, OpenAiServer)
-
-
-def is_live(experiment: Study) -> bool:
-    """Tells whether some of the replicas are real engines."""
-    return isinstance(experiment, Experiment) and any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
 
 
 def start_engines(experiment: Experiment, engines: Any) -> dict[int, EngineSource]:
@@ -87,12 +87,74 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         if any(isinstance(pool.replicas, Vllm) and pool.replicas.record_steps for pool in pools.values()):
             writer = stack.enter_context(StepWriter(folder / "steps"))
             wiring.plane.watches.append(writer)
+        names = {i: pool.name for i, pool in pools.items() if isinstance(pool.replicas, Vllm) and pool.replicas.shadow}
+        watched = [Shadows(wiring, names)] if names else []
+        wiring.plane.watches += watched
         errors: Counter[str] = Counter()
         wiring.plane.watches.append(lambda replica, began_at_s, step: errors.update(step.failed.values()))
         yield found
+        for shadows in watched:
+            found["shadow"] = shadows.finish(folder)
         found["server_errors"] = dict(errors.most_common(20))
         found["live"] = {pool.name: wiring.sources[i].limits._asdict() for i, pool in pools.items()}
         found["failure"] = wiring.simulation.failure
+
+
+REPORT_S = 10.0
+"""Seconds of real time between two reports of the shadows."""
+
+
+class Shadows:
+    """The surrogates beside the live replicas of the pools that ask for it, one for each machine.
+
+    Args:
+        wiring: the run.
+        names: pool number -> name.
+    """
+
+    def __init__(self, wiring: "Wiring", names: dict[int, str]) -> None:
+        self._wiring, self._names = wiring, names
+        self._shadows: dict[tuple[str, int], Shadow] = {}
+        self._reported_at = time.monotonic()
+
+    def __call__(self, replica: LiveReplica, began_at_s: float, step: Step) -> None:
+        """Shows a step of a live replica to its shadow, and now and then says on stderr how far the shadows are off."""
+        pool, machine = int(replica.books.replica.pool), int(replica.books.replica.machine)
+        if pool not in self._names:
+            return
+        key = self._names[pool], machine
+        if key not in self._shadows:
+            self._shadows[key] = self._new(pool)
+        self._shadows[key].watch(replica, began_at_s, step)
+        if time.monotonic() - self._reported_at > REPORT_S:
+            self._reported_at = time.monotonic()
+            self._report()
+
+    def finish(self, folder: Path) -> dict[str, str]:
+        """Writes shadow.parquet, a row a request, and returns a line for each machine."""
+        tables = []
+        for (name, machine), shadow in self._shadows.items():
+            shadow.finish()
+            tables.append(pd.DataFrame(shadow.pairs, columns=[*Pair._fields]).assign(pool=name, replica=machine))
+        if tables:
+            pd.concat(tables, ignore_index=True).to_parquet(folder / "shadow.parquet", index=False)
+        self._report()
+        return {f"{name}/{machine}": described(f"{name}/{machine}", one) for (name, machine), one in self._shadows.items()}
+
+    def _new(self, pool: int) -> Shadow:
+        from experiments.wiring import classes_of  # here: it imports this module
+
+        wiring, chosen = self._wiring, routers.KINDS["round_robin"]
+        return Shadow(
+            wiring.engines[pool : pool + 1],
+            classes_of(wiring.experiment),
+            chosen.choose,
+            routers.new_state(0, 1, chosen.options()),
+        )
+
+    def _report(self) -> None:
+        for (name, machine), shadow in self._shadows.items():
+            tqdm.write(described(f"{name}/{machine}", shadow), file=sys.stderr)
 
 
 class StepWriter:

@@ -17,11 +17,12 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
+from experiments.config import Experiment, Study
 from experiments.kinds import EXTERNAL
-from experiments.live import is_live
 from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
 from experiments.tasks import TASKS, runner_of
+from replicas.live.kinds import LIVE
 from sim.errors import ConfigError
 
 
@@ -196,7 +197,7 @@ def run_all(
         else:
             todo.append((run, folder))
     _clear_single_results({folder.parent for run, folder in todo if run.slug})
-    if len(todo) <= 1 or jobs <= 1 or any(is_live(run.experiment) for run, _ in todo):  # real engines share a device by turns
+    if len(todo) <= 1 or jobs <= 1 or any(_is_live(run.experiment) for run, _ in todo):
         yield from (_run_one(run, folder, progress) for run, folder in todo)
         return
     context = multiprocessing.get_context("spawn")  # the same start on every platform; no inherited state
@@ -211,6 +212,11 @@ def run_all(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _is_live(experiment: Study) -> bool:
+    """Tells whether some replicas are real engines, which share a device by turns, and only within a process."""
+    return isinstance(experiment, Experiment) and any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
 
 
 def _run_one(run: RunConfig, folder: Path, progress: bool, line: int = 0) -> Outcome:

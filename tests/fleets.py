@@ -7,6 +7,7 @@ import numpy as np
 
 import routers
 from replicas.live.plane import EngineSource, LivePlane
+from replicas.live.process import Watch
 from replicas.plane import DataPlane
 from sim.invariants import check
 from sim.metrics import NUM_ITL_BINS
@@ -131,6 +132,7 @@ def run(
     classes: Any = None,
     segments: Sequence[Sequence[tuple[int, int]]] = (),
     source: EngineSource | None = None,
+    watches: Sequence[Watch] = (),
 ) -> Ran:
     """Runs one pool to the end and checks all invariants.
 
@@ -140,6 +142,7 @@ def run(
         classes: (num_classes,) CLASS; None = one that asks for nothing special.
         segments: each request's content, as (content, num_tokens); () = no request shares a token with another.
         source: of live engines; None = the replicas are simulated.
+        watches: are shown each step of the live replicas.
     """
     contents = Contents(arriving, segments)
     arriving = contents.arriving
@@ -176,6 +179,7 @@ def run(
     simulation = Simulation(plane, [spec], chunks, horizon, kept)
     if isinstance(plane, LivePlane):
         plane.attach(simulation.env)
+        plane.watches += watches
     ended_at_s = simulation.run()
     if checked:
         check(simulation.audit, plane.fleet, simulation.pools, is_cut_short=simulation.is_cut_short)

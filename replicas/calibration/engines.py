@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 from replicas.calibration.shapes import Shape
+from replicas.catalog import Gpu, Model
 from sim.params import Params
 
 
@@ -29,6 +30,12 @@ class Limits(NamedTuple):
 class MeasuredEngine(Params):
     """An engine under measurement; its fields are what a config says of it."""
 
+    def take(self, model: Model, gpu: Gpu) -> None:
+        """Learns what is to be measured, before anything else."""
+
+    def end(self) -> None:
+        """Is told that nothing more will be measured."""
+
     @abstractmethod
     def limits(self) -> Limits:
         """Returns what it can do; starts it if need be."""
@@ -46,7 +53,3 @@ class MeasuredEngine(Params):
     def kv_cache(self) -> tuple[int, int] | None:
         """(num_gpu_blocks, block_size) that the engine made for itself, if it says so."""
         return None
-
-
-ENGINES: dict[str, type[MeasuredEngine]] = {}
-"""What `measure: {kind: ...}` can be."""

@@ -22,6 +22,7 @@ class Patience(NamedTuple):
     min_repeats: int = 5
     max_repeats: int = 50
     tightness: float = 0.01  # standard error of the median, relative to it
+    max_s: float = float("inf")  # of measuring altogether
 
 
 class Measured(NamedTuple):
@@ -37,6 +38,8 @@ def median_error(seconds: Sequence[float]) -> float:
     >>> f"{median_error([1.0, 1.01, 0.99, 1.02, 0.98]):.4f}"
     '0.0083'
     """
+    if len(seconds) < 2:
+        return float("inf")
     values = np.asarray(seconds)
     median = float(np.median(values))
     spread = MAD_TO_STANDARD_DEVIATION * float(np.median(np.abs(values - median)))
@@ -47,14 +50,18 @@ def measure_all(engine: MeasuredEngine, shapes: Sequence[Shape], seed: int, pati
     """Measures every shape in rounds, in a new random order each round, and drops it once its median is tight.
 
     Rounds, because machines drift: repeats of one shape that stand next to each other agree with each other and are all
-    wrong together. The first round warms up and is not counted.
+    wrong together. The first round warms up and is not counted. Once `patience.max_s` is over, a shape without two repeats is
+    as loose as can be.
     """
+    began = time.monotonic()
     rng = np.random.default_rng(seed)
     rows: list[dict[str, float]] = []
     seconds: dict[Shape, list[float]] = {shape: [] for shape in shapes}
     open_shapes = list(shapes)
     for round_number in range(patience.max_repeats + 1):
         for place in rng.permutation(len(open_shapes)):
+            if time.monotonic() - began > patience.max_s:
+                break
             shape = open_shapes[place]
             at_s = time.monotonic()
             times = engine.measure(shape)

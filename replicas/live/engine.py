@@ -112,6 +112,7 @@ class VllmEngine:
             async_scheduling=self._core.batch_queue is not None,
             vocab_size=config.model_config.get_vocab_size(),
             version=version,
+            max_graph_tokens=_max_graph_tokens(config.compilation_config),
         )
 
     def _warm_up(self) -> None:
@@ -262,6 +263,14 @@ def load_vllm(version: str = "any") -> Any:
             "required_version to the other, or to any: what we look at inside of it may have moved"
         )
     return vllm
+
+
+def _max_graph_tokens(config: Any) -> int:
+    """Returns the tokens of the largest CUDA graph that vLLM captured."""
+    mode = getattr(config, "cudagraph_mode", None)
+    if mode is None or mode.name == "NONE":
+        return 0
+    return int(getattr(config, "max_cudagraph_capture_size", None) or 0)
 
 
 def _give_llvm_a_dict() -> None:

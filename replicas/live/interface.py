@@ -17,6 +17,7 @@ class Limits(NamedTuple):
     async_scheduling: bool
     vocab_size: int
     version: str
+    max_graph_tokens: int = 0  # tokens of the largest CUDA graph; 0 = none are used
 
 
 class Scheduled(NamedTuple):

@@ -43,6 +43,7 @@ class LiveReplica:
         self.env, self.books, self.engine, self.streams = env, books, engine, streams
         self.priorities, self.tell_drained, self.watches = priorities, tell_drained, watches or []
         self.is_over = False
+        self.given: list[int] = []  # requests that the engine was given since its last step began
         self._woken = env.event()
         self._num_blocks = engine.limits.num_gpu_blocks - 1  # without vLLM's null block
         self._output_starts: dict[int, int] = {}  # request -> position of its next output token
@@ -75,6 +76,7 @@ class LiveReplica:
             self.books.begin(step, began_at_s)
             for watch in self.watches:
                 watch(self, began_at_s, step)
+            self.given = []
             yield self.env.timeout(step.lasted_s)
             if self.is_over:
                 return
@@ -102,6 +104,7 @@ class LiveReplica:
             priority = 0 if self.priorities is None else int(self.priorities[request.class_id])
             self.engine.add(i, self.streams.prompt(i, segments, num_known), num_left, priority)
             self._output_starts[i] = num_known
+            self.given.append(i)
         return len(new)
 
     def take_answers(self, step: Step) -> None:
