@@ -8,7 +8,7 @@ from experiments.plans.page import Section, Table
 
 def fleets(outcome: Outcome) -> Section:
     """Returns what could be rented, the plan first."""
-    head = ("fleet", "pools", "GPUs", "$/hour", "$/M tokens at peak", "in", "out", "fullest pool", "less one")
+    head = ("fleet", "pools", "GPUs", "$/hour", "$/M tokens at peak", "in", "out", "fullest pool", "with one lost")
     rows = []
     for fleet in outcome.alternatives:
         cost = fleet.cost(outcome.traffic.peak.requests_per_s)

@@ -1,8 +1,10 @@
 """The page's sections on time and money: the day, the bill, an API instead, other assumptions, a published fleet."""
 
 import math
+from collections.abc import Callable
 
 from experiments.plans.figures import minutes, share
+from experiments.plans.money import BreakEven
 from experiments.plans.outcome import Outcome
 from experiments.plans.page import Section, Table
 
@@ -41,32 +43,25 @@ def hours(outcome: Outcome) -> Section:
 
 def money(outcome: Outcome) -> Section:
     """Returns the fleet against each API."""
-    head = (
-        "API",
-        "its $/M tokens",
-        "ours when full",
-        "ours is cheaper from",
-        "as requests/s",
-        "smallest fleet",
-        "pays from",
-        "today: fixed",
-        "forecast",
-    )
-    rows = []
-    for one in outcome.money:
-        pays = f"{one.smallest_fleet_pays_from_per_s:,.3g} req/s"
-        rows.append((
-            one.api, f"${one.api_per_million:.4f}", f"${one.fleet_per_million_full:.4f}",
-            "never" if one.never_pays else f"{share(one.flips_at_utilization)} used",
-            "-" if one.never_pays else f"{one.flips_at_per_s:,.3g}", f"{one.smallest_fleet_gpus} GPUs",
-            pays if math.isfinite(one.smallest_fleet_pays_from_per_s) else "never",
-            one.verdicts["fixed"], one.verdicts["forecast"],
-        ))  # fmt: skip
+    lines: dict[str, Callable[[BreakEven], str]] = {
+        "its dollars per million tokens": lambda one: f"${one.api_per_million:.4f}",
+        "ours, when the fleet is full": lambda one: f"${one.fleet_per_million_full:.4f}",
+        "ours is cheaper when used above": lambda one: "never" if one.never_pays else share(one.flips_at_utilization),
+        "which is, in requests/s": lambda one: "never" if one.never_pays else f"{one.flips_at_per_s:,.4g}",
+        "smallest fleet, GPUs": lambda one: str(one.smallest_fleet_gpus),
+        "it pays from, requests/s": lambda one: (
+            f"{one.smallest_fleet_pays_from_per_s:,.3g}" if math.isfinite(one.smallest_fleet_pays_from_per_s) else "never"
+        ),
+        "cheaper over this day, fixed fleet": lambda one: one.verdicts["fixed"],
+        "cheaper over this day, forecast": lambda one: one.verdicts["forecast"],
+    }
+    rows = [(name, *(cell(one) for one in outcome.money)) for name, cell in lines.items()]
     line = (
         "You pay for the fleet whether or not it is used: at a share u of its capacity a token costs 1/u times as much. The "
         "API's price is blended for the same prompts and answers. Engineers and evaluations come on top of ours."
     )
     notes = [f"{one.api}: {one.as_of or 'undated'}." for one in outcome.money]
+    head = ("", *(one.api for one in outcome.money))
     return Section("A fleet of one's own, or an API", [line], [Table(head, rows)], notes=notes)
 
 
