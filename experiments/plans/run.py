@@ -56,8 +56,10 @@ def _write(run: RunConfig, folder: Path) -> None:
     (folder / "plan.html").write_text(as_html(page, folder), encoding="utf-8")
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
     write_json(folder / "plan.json", document(outcome) | trials.data | found)
-    wall_s = {"plan": planned - started, "simulate": simulated_at - planned, "write": time.perf_counter() - simulated_at}
-    write_json(folder / "manifest.json", _manifest(run, wall_s))
+    counts = {"gpus": outcome.fleet.num_gpus, "layouts": len(found["layouts"])}
+    manifest = provenance.manifest(run, counts, time.perf_counter() - started)
+    manifest["wall_s"] |= {"plan": planned - started, "simulate": simulated_at - planned}
+    write_json(folder / "manifest.json", manifest)
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -146,17 +148,3 @@ def _draw(outcome: Outcome, folder: Path) -> None:
             instances[f"{one.hardware.gpu.name} {made.name}"] = candidate
     plots.pareto(outcome.options, instances, outcome.plan.tpot_s, outcome.fleet, folder / "pareto.png")
     plots.day(outcome.day, folder / "day.png")
-
-
-def _manifest(run: RunConfig, wall_s: dict[str, float]) -> dict[str, Any]:
-    return {
-        "name": run.name,
-        "config_hash": run.hash,
-        "axes": dict(run.axes),
-        "seed": run.seed,
-        "code": provenance.code(),
-        "packages": provenance.packages(),
-        "machine": provenance.machine(),
-        "wall_s": wall_s,
-        "peak_memory_bytes": provenance.peak_memory_bytes(),
-    }
