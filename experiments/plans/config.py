@@ -94,6 +94,11 @@ class Plan(Study):
     tensor_parallel_sizes: list[Annotated[int, Field(ge=1)]] | None = Field(
         default=None, min_length=1, description="Layouts to look at; null = 1, 2, 4, 8 within a node"
     )
+    prefill_tensor_parallel_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="Of the instances of a separate prefill pool; null = as the decode pool's, whose own is searched",
+    )
     expert_parallel_sizes: list[Annotated[int, Field(ge=2)]] = Field(
         default=[],
         description="Groups of GPUs that share the experts of a layer, each with the whole of attention and requests of its "

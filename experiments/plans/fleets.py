@@ -32,6 +32,7 @@ class Fleet:
     arrangement: str  # separate or shared
     hardware: Hardware
     instance: Instance
+    prefill: Instance  # of a separate prefill pool; else the same
     layout: Layout  # of a full decode
     pools: tuple[PoolPlan, ...]
     demand: Demand
@@ -97,8 +98,18 @@ class Fleet:
     @property
     def name(self) -> str:
         """For people: 19 + 9 x TP4 h100-sxm."""
-        counts = " + ".join(str(pool.num_instances) for pool in self.pools)
-        return f"{counts} x {self.layout.name} {self.hardware.gpu.name}"
+        names = [self.layout_of(pool.role) for pool in self.pools]
+        counts = [str(pool.num_instances) for pool in self.pools]
+        if len(set(names)) > 1:
+            counts = [f"{count} x {name}" for count, name in zip(counts, names, strict=True)]
+            return f"{' + '.join(counts)} {self.hardware.gpu.name}"
+        return f"{' + '.join(counts)} x {self.layout.name} {self.hardware.gpu.name}"
+
+    def layout_of(self, role: str) -> str:
+        """Returns the parallelism of a pool's instances: TP4."""
+        if role == "prefill" and self.prefill is not self.instance:
+            return f"TP{self.prefill.replicas.tensor_parallel_size}"
+        return self.layout.name
 
 
 @dataclass(frozen=True)
@@ -152,8 +163,11 @@ def option(
     found = [_laid_out(plan, one, case) for one in candidates]
     able = [(one, made) for one, made in found if not made.problem]
     separate = shared = None
-    if able and "separate" in arrangements:
-        one, made = max(able, key=lambda pair: pair[1].tokens_per_s_per_gpu)
+    decoding = able
+    if plan.prefill_tensor_parallel_size is not None:  # then these prefill nothing, and a long prompt is not theirs
+        decoding = [(one, made) for one in candidates if not (made := layout(one, case.work)).problem]
+    if decoding and "separate" in arrangements:
+        one, made = max(decoding, key=lambda pair: pair[1].tokens_per_s_per_gpu)
         separate = _separate(plan, hardware, one, made, case)
     if "shared" in arrangements:
         fleets = [fleet for one, made in able if (fleet := _shared(plan, hardware, one, made, case))]
@@ -190,13 +204,22 @@ def _laid_out(plan: Plan, one: Instance, case: Case) -> tuple[Instance, Layout]:
     return one, made
 
 
-def _separate(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet:
+def _separate(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet | None:
+    """None where the prefill pool's own instances cannot be built, or are too slow for a long prompt."""
+    prefill = one
+    if plan.prefill_tensor_parallel_size is not None:
+        sizes = instances(plan.replicas, plan.model, hardware.gpu, hardware.gpus_per_node, [])
+        given = [other for other in sizes if other.replicas.tensor_parallel_size == plan.prefill_tensor_parallel_size]
+        able = [other for other, laid in (_laid_out(plan, other, case) for other in given) if not laid.problem]
+        if not able:
+            return None
+        prefill = able[0]
     pools = (
-        prefill_pool(one, case.demand, plan.max_utilization, plan.num_spare),
+        prefill_pool(prefill, case.demand, plan.max_utilization, plan.num_spare),
         decode_pool(made, case.demand, plan.max_utilization, plan.num_spare),
     )
     derated = tuple(pool.derated(case.capacity_share, plan.max_utilization) for pool in pools)
-    return Fleet("separate", hardware, one, made, derated, case.demand)
+    return Fleet("separate", hardware, one, prefill, made, derated, case.demand)
 
 
 def _shared(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet | None:
@@ -212,4 +235,4 @@ def _shared(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: C
     bound = capacity(one.engine, *lengths, plan.tpot_s)
     pool = shared_pool(one, found, demand, plan.max_utilization, plan.num_spare)
     pool = pool.derated(case.capacity_share, plan.max_utilization)
-    return Fleet("shared", hardware, one, made, (pool,), demand, found, bound)
+    return Fleet("shared", hardware, one, one, made, (pool,), demand, found, bound)

@@ -35,11 +35,16 @@ def page(outcome: Outcome, simulated: Sequence[Section] = (), said: Sequence[str
 def _lead(outcome: Outcome) -> list[str]:
     fleet, traffic = outcome.fleet, outcome.traffic
     days = {one.policy: one for one in outcome.day.policies}
-    kinds = " and ".join(f"{pool.num_instances} {pool.role}" for pool in fleet.pools)
+    names = {fleet.layout_of(pool.role) for pool in fleet.pools}
+    kinds = " and ".join(
+        f"{pool.num_instances} {pool.role}" + (f" ({fleet.layout_of(pool.role)})" if len(names) > 1 else "")
+        for pool in fleet.pools
+    )
+    of = f" of {names.pop()}" if len(names) == 1 else ""
     spare = f", {outcome.plan.num_spare} of each pool to spare" if outcome.plan.num_spare else ""
     return [
         f"{fleet.num_gpus:,} x {fleet.hardware.gpu.name} serve {outcome.plan.model.name} at the peak of "
-        f"{traffic.peak.requests_per_s:,.4g} requests/s: {kinds} instances of {fleet.layout.name}{spare}, at most "
+        f"{traffic.peak.requests_per_s:,.4g} requests/s: {kinds} instances{of}{spare}, at most "
         f"{outcome.plan.max_utilization * 100:.0f} % full.",
         f"Kept at that size the fleet costs ${days['fixed'].dollars_per_day:,.0f} a day, ${days['fixed'].per_million:.3f} per "
         f"million tokens; scaled one cold start ahead of the load ${days['forecast'].dollars_per_day:,.0f} and "
@@ -54,7 +59,7 @@ def _assumptions(outcome: Outcome) -> Section:
         if plan.prefill_mfu
         else (f"prefill at {plan.replicas.flops_efficiency * 100:.0f} % of the peak arithmetic, links on top")
     )
-    reached = outcome.fleet.instance.mfu(traffic.peak.prompt_tokens)
+    reached = outcome.fleet.prefill.mfu(traffic.peak.prompt_tokens)
     given = plan.replicas.model_dump(exclude_defaults=True)
     engine = ", ".join(f"{name} {value}" for name, value in given.items()) or "all defaults"
     return Section(

@@ -45,8 +45,8 @@ def pools(outcome: Outcome) -> Section:
         for pool in fleet.pools:
             unit = "req/s" if pool.role == "shared" else "tokens/s"
             rows.append((
-                f"{pool.role} ({fleet.layout.name})", str(pool.num_instances), str(pool.num_gpus), f"{rate(pool.load)} {unit}",
-                f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "), share(pool.utilization),
+                f"{pool.role} ({fleet.layout_of(pool.role)})", str(pool.num_instances), str(pool.num_gpus),
+                f"{rate(pool.load)} {unit}", f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "), share(pool.utilization),
                 share(pool.utilization_without()),
             ))  # fmt: skip
     lines = [

@@ -117,11 +117,11 @@ def _our_nodes(outcome: Outcome, prefill: float | None, decode: float | None) ->
     for pool in fleet.pools:
         mean = pool.load / pool.capacity * pool.gpus_per_instance / given.gpus_per_node * share
         theirs = published.get(pool.role)
-        name = f"nodes of this plan's {pool.role} instances, {fleet.layout.name}, full, on average"
+        name = f"nodes of this plan's {pool.role} instances, {fleet.layout_of(pool.role)}, full, on average"
         rows.append((name, f"{theirs:.1f}" if theirs else "", f"{mean:.1f}"))
     computed_per_s = given.fleet().computed_input_per_s
     if prefill is not None and computed_per_s is not None:
-        demand, instance = traffic.peak, fleet.instance
+        demand, instance = traffic.peak, fleet.prefill
         per_token = instance.prefill_flops(demand.prompt_tokens, demand.cached_tokens)
         per_token /= demand.prompt_tokens - demand.cached_tokens
         peak_per_s = instance.peak_flops_per_s / instance.replicas.tensor_parallel_size

@@ -125,7 +125,7 @@ def _pool_rows(fleet: Fleet, is_chosen: bool) -> Rows:
             "arrangement": fleet.arrangement,
             "is_chosen": is_chosen,
             "role": pool.role,
-            "layout": fleet.layout.name,
+            "layout": fleet.layout_of(pool.role),
             "num_instances": pool.num_instances,
             "num_spare": pool.num_spare,
             "num_gpus": pool.num_gpus,

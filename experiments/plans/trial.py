@@ -88,7 +88,7 @@ def separate(plan: Plan, fleet: Fleet, arriving: Any, num_prefill: int, num_deco
     router = plan.trials.router
     prompts = arriving.copy()
     prompts["num_output_tokens"] = 1
-    first, prefill_steps = simulate(prompts, _engine(fleet.instance), num_prefill, router, seed)
+    first, prefill_steps = simulate(prompts, _engine(fleet.prefill), num_prefill, router, seed)
     answers = arriving.copy()
     moved_s = [kv_transfer_s(1, fleet.instance.kv_bytes_per_token, plan.kv_bytes_per_s)] * arriving["num_prompt_tokens"]
     answers["arrived_at_s"] = first["first_token_at_s"] + moved_s

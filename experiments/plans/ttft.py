@@ -68,7 +68,7 @@ def check(plan: Plan, traffic: Traffic, fleet: Fleet) -> TtftCheck | None:
         num_instances=working,
         percentile=percentile,
         limit_s=targets[percentile],
-        prefill_s=fleet.instance.prefill_s(demand.prompt_tokens, demand.cached_tokens),
+        prefill_s=fleet.prefill.prefill_s(demand.prompt_tokens, demand.cached_tokens),
         transfer_s=kv_transfer_s(demand.prompt_tokens, fleet.instance.kv_bytes_per_token, plan.kv_bytes_per_s),
         mean_wait_s=mg1(rate_per_s, float(services_s.mean()), scv).wait_s if is_stable else np.inf,
         random_s=random_s,
@@ -117,6 +117,6 @@ def _services_s(fleet: Fleet, traffic: Traffic) -> NDArray[np.float64]:
     share = 1 - traffic.peak.cached_share
     longest = int(traffic.prompts.max())
     grid = np.unique(np.geomspace(2, max(longest, 3), _GRID).round().astype(np.int64))
-    seconds = [fleet.instance.prefill_s(prompt, min(prompt - 1, prompt * (1 - share))) for prompt in grid.tolist()]
+    seconds = [fleet.prefill.prefill_s(prompt, min(prompt - 1, prompt * (1 - share))) for prompt in grid.tolist()]
     found: NDArray[np.float64] = np.interp(traffic.prompts, grid, seconds)
     return found

@@ -76,6 +76,20 @@ def test_the_same_on_b200s_is_tp2(opening: Outcome) -> None:
     assert b200.num_gpus == 2 * (16 + b200.pools[1].num_instances)
 
 
+@pytest.mark.parametrize(
+    ("prefill", "decode", "instances"), [(2, 4, [37, 9]), (4, 2, [19, 23]), (2, 2, [37, 23]), (None, 4, [19, 9])]
+)
+def test_e35_prefill_and_decode_have_a_parallelism_each(prefill: int | None, decode: int, instances: list[int]) -> None:
+    """400,000 prompt tokens/s at 6,884 tokens/s/GPU, 80 % full: 36.3 of TP2, 18.2 of TP4. Decodes: 79,800 at 2,219."""
+    sets = ["hardware=[{gpu: h100-sxm, price_per_gpu_hour: 2}]", f"tensor_parallel_sizes=[{decode}]", "pools=separate"]
+    (one,) = load(OPENING, [*sets, f"prefill_tensor_parallel_size={'null' if prefill is None else prefill}"])
+    outcome = worked_out(one.experiment)
+    fleet = outcome.fleet
+    assert [pool.num_instances for pool in fleet.pools] == instances
+    assert [pool.gpus_per_instance for pool in fleet.pools] == [prefill or decode, decode]
+    assert [fleet.layout_of(role) for role in ("prefill", "decode")] == [f"TP{prefill or decode}", f"TP{decode}"]
+
+
 def test_half_the_prompt_cached_frees_36_gpus(opening: Outcome) -> None:
     rows = {one.change: one.row(opening.fleet) for one in opening.variants}
     assert rows["a prefix cache holds 50 % of each prompt"]["difference"] == -36
