@@ -46,8 +46,8 @@ def pools(outcome: Outcome) -> Section:
             unit = "req/s" if pool.role == "shared" else "tokens/s"
             rows.append((
                 f"{pool.role} ({fleet.layout_of(pool.role)})", str(pool.num_instances), str(pool.num_gpus),
-                f"{rate(pool.load)} {unit}", f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "), share(pool.utilization),
-                share(pool.utilization_without()),
+                f"{rate(pool.load)} {unit}", f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "),
+                share(pool.utilization), share(pool.utilization_without()),
             ))  # fmt: skip
     lines = [
         "Apart, prefill is sized by arithmetic and decode by memory, each with its own slack. Shared, with chunked prefill, "
