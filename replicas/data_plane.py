@@ -51,8 +51,11 @@ def set_now(clock: Any, now_s: float) -> None:
 
 @verb
 def has_drained(fleet: Fleet, r: int) -> bool:
-    """Tells whether a draining replica has served its last request."""
-    return fleet.replicas[r].is_draining and not fleet.replicas[r].is_running and fleet.loads[r].num_waiting == 0
+    """Tells whether a draining replica, or all that step together with it, have served their last request."""
+    for k in range(r, r + fleet.engines[fleet.replicas[r].pool].num_together):
+        if not fleet.replicas[k].is_draining or fleet.replicas[k].is_running or fleet.loads[k].num_waiting > 0:
+            return False
+    return True
 
 
 @verb

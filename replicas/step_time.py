@@ -7,20 +7,33 @@ from sim.compiled import verb
 
 @verb
 def step_time(batch: Any, engine: Any) -> float:
-    """Returns the seconds that `batch` (a BATCH record) takes on `engine` (an ENGINE record). Called once per step.
+    """Returns the seconds that `batch` (a BATCH record) takes on `engine` (an ENGINE record).
+
+    It steps alone, or together with others that do the same.
+    """
+    return step_time_among(batch, engine, batch.num_tokens * max(engine.num_together, 1))
+
+
+@verb
+def step_time_among(batch: Any, engine: Any, num_tokens_together: int) -> float:
+    """Returns the seconds of `batch` on one of several engines that share their experts. Called once per step.
 
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
     behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
     reads nothing: padded tokens have no KV. A calibrated engine also has a cost for each request, and a share of the shorter
     of arithmetic and memory that the longer does not hide; both are 0 in a roofline.
 
+    Engines that share experts each do their own attention; the experts' arithmetic and reading is spread evenly over all of
+    them and serves the tokens of all, which every one gathers and scatters back in each layer with experts.
+
     Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2.
     """
     num_tokens = padded_tokens(batch.num_tokens, engine.max_graph_tokens)
     flops = num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token
-    read = weight_bytes_read(batch.num_tokens, engine) + batch.kv_tokens * engine.kv_bytes_per_token
+    flops += num_tokens_together * engine.expert_flops_per_token
+    read = weight_bytes_read(num_tokens_together, engine) + batch.kv_tokens * engine.kv_bytes_per_token
     read += batch.num_adapters * engine.adapter_bytes
-    links_s = engine.comm_s + num_tokens * engine.comm_s_per_token
+    links_s = engine.comm_s + num_tokens * engine.comm_s_per_token + num_tokens_together * engine.exchange_s_per_token
     arithmetic_s, memory_s = flops / engine.flops_per_s, read / engine.bytes_per_s
     gpu_s: float = max(arithmetic_s, memory_s) + links_s + engine.overhead_s
     gpu_s += engine.serial_share * min(arithmetic_s, memory_s) + batch.num_requests * engine.gpu_s_per_request

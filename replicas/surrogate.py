@@ -40,7 +40,7 @@ class Surrogate(Params):
         default=1,
         ge=1,
         description="Engines of one replica, each with tensor_parallel_size GPUs, a scheduler and a cache of its own; the "
-        "router chooses among them. Not for models with experts, whose ranks step together.",
+        "router chooses among them. Those of a model with experts share them, and step together.",
     )
     calibration: str | None = Field(
         default=None,
@@ -208,11 +208,6 @@ class Surrogate(Params):
         Raises:
             ValueError: the model does not fit, or the options contradict the model or each other.
         """
-        if self.data_parallel_size > 1 and model.num_experts:
-            raise ValueError(
-                f"data_parallel_size {self.data_parallel_size}: {model.name} has experts, so its ranks would step together, "
-                "which is not simulated; allowed: 1, or a model without experts"
-            )
         memory = self.memory(model, gpu)
         max_model_len, max_num_seqs, max_num_batched_tokens = self.limits(model, gpu)
         engine = records(ENGINE, 1)
@@ -233,6 +228,7 @@ class Surrogate(Params):
             "schedules_by_prefix": self.scheduling_policy == "lpm",
             "enable_prefix_caching": bool(self.enable_prefix_caching) or self.scheduling_policy == "lpm",
             "data_parallel_size": self.data_parallel_size,
+            "num_together": self._num_sharing(model),
             "max_num_queued_reqs": self.max_num_queued_reqs or 0,
             "max_num_queued_tokens": self.max_num_queued_tokens or 0,
             "reserves_output": self.batching != "continuous",
@@ -307,6 +303,7 @@ class Surrogate(Params):
         context = CONTEXT_BYTES["single" if n == 1 else "parallel"]
         estimated = activation_bytes(model, n, tokens, seqs)
         block_bytes = kv_bytes_per_token(model, n, self._kv_element_bytes) * self.block_size
+        dense, experts = weight_bytes(model, self._weight_bytes)
         given = self._given_blocks()
         breakdown = MemoryBreakdown(
             gpu=gpu.name,
@@ -314,7 +311,7 @@ class Surrogate(Params):
             tensor_parallel_size=n,
             gpu_memory_utilization=self.gpu_memory_utilization,
             total_bytes=gpu.memory_bytes,
-            weight_bytes=sum(weight_bytes(model, self._weight_bytes)) / n,
+            weight_bytes=(dense + experts / self._num_sharing(model)) / n,
             activation_bytes=estimated if self.activation_bytes is None else self.activation_bytes,
             context_bytes=context if self.context_bytes is None else self.context_bytes,
             cuda_graph_bytes=self.cuda_graph_bytes,
@@ -333,17 +330,22 @@ class Surrogate(Params):
             flops_per_s = gpu.fp8_flops_per_s
         hops = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer, each of 2 (n - 1) messages
         message_bytes = model.hidden * BF16_BYTES / n  # per token
+        m = self._num_sharing(model)
+        expert_flops = 2.0 * model.num_expert_params * model.expert_hit_share if m > 1 else 0.0
+        exchanged_bytes = 2 * model.moe_layers * (m - 1) / m * model.hidden * BF16_BYTES  # all-gather and reduce-scatter
         return {
-            "flops_per_token": 2.0 * model.num_active_params,
+            "flops_per_token": 2.0 * model.num_active_params - expert_flops,
+            "expert_flops_per_token": expert_flops / m,
             "flops_per_attended_token": 4.0 * model.layers * model.heads * model.head_dim,
             "flops_per_s": n * flops_per_s * self.flops_efficiency,
             "dense_weight_bytes": dense,
-            "expert_weight_bytes": experts,
+            "expert_weight_bytes": experts / m,
             "expert_hit_share": model.expert_hit_share,
             "kv_bytes_per_token": n * kv_bytes_per_token(model, n, self._kv_element_bytes),
             "bytes_per_s": n * gpu.bytes_per_s * self.bandwidth_efficiency,
             "comm_s": hops * self.link_latency_s,
             "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
+            "exchange_s_per_token": exchanged_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
             "adapter_bytes": lora_bytes(model, self.max_lora_rank),
             "max_graph_tokens": 0
             if self.enforce_eager
@@ -364,6 +366,8 @@ class Surrogate(Params):
         measured = self.measured
         if measured is None:
             return {}
+        if self._num_sharing(model) > 1:
+            raise ValueError(f"calibration {self.calibration} is of one engine; data_parallel_size must be 1 for {model.name}")
         wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
         if wrong:
             raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")
@@ -387,6 +391,10 @@ class Surrogate(Params):
         if self.num_gpu_blocks is not None or measured is None or measured.kv_cache is None:
             return self.num_gpu_blocks
         return measured.kv_cache.num_gpu_blocks * measured.kv_cache.block_size // self.block_size
+
+    def _num_sharing(self, model: Model) -> int:
+        """Returns how many of a replica's engines share the model's experts, and so step together."""
+        return self.data_parallel_size if model.num_experts else 1
 
     @property
     def _splits_prompts(self) -> bool:

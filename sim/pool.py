@@ -172,11 +172,19 @@ class Pool:
         return range(slot, slot + self.spec.num_ranks)
 
     def tell_drained(self, rank: int) -> None:
-        """Notes that a rank of a draining machine has served its last request; with the last rank the machine has drained."""
+        """Notes that a rank of a draining machine, or several that step together, have served their last request.
+
+        With the last rank the machine has drained.
+        """
         for slot, busy in self.busy.items():
-            busy.discard(rank)
+            if rank in self.ranks(slot):
+                busy -= {other for other in busy if other == rank or self._is_empty(other)}
             if not busy and slot in self.draining and not self.draining[slot].triggered:
                 self.draining[slot].succeed()
+
+    def _is_empty(self, rank: int) -> bool:
+        fleet = self.plane.fleet
+        return not (fleet.replicas[rank].is_running or fleet.loads[rank].num_waiting)
 
     def release(self, machine: Machine, reason: str) -> None:
         """Gives a machine back; its bill ends."""

@@ -252,6 +252,7 @@ ENGINE = np.dtype(
         ("enable_prefix_caching", "i8"),
         ("first_slot", "i8"),  # of the pool
         ("data_parallel_size", "i8"),  # engines of a machine, in slots next to each other
+        ("num_together", "i8"),  # of these, how many step at the same time: all where they share experts, else 1
         ("max_num_queued_reqs", "i8"),  # of a machine, running ones too; 0 = no limit
         ("max_num_queued_tokens", "i8"),  # prompts of those without a first token; 0 = no limit
         ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
@@ -263,6 +264,7 @@ ENGINE = np.dtype(
         ("drops_last_hit", "i8"),  # EAGLE recomputes the last block of a hit
         ("acceptance_rate", "f8"),  # chance that a draft is accepted if those before it were
         ("flops_per_token", "f8"),
+        ("expert_flops_per_token", "f8"),  # for each token of all engines that step together; 0 = in flops_per_token
         ("flops_per_attended_token", "f8"),
         ("flops_per_s", "f8"),  # of the whole replica, efficiency included
         ("dense_weight_bytes", "f8"),  # read in every step
@@ -272,6 +274,7 @@ ENGINE = np.dtype(
         ("bytes_per_s", "f8"),  # of the whole replica, efficiency included
         ("comm_s", "f8"),  # a step's fixed part of the all-reduces
         ("comm_s_per_token", "f8"),
+        ("exchange_s_per_token", "f8"),  # for each token of all engines that step together
         ("adapter_bytes", "f8"),  # read for each distinct adapter
         ("max_graph_tokens", "i8"),  # tokens of the largest CUDA graph; 0 = none are used
         ("overhead_s", "f8"),

@@ -26,6 +26,7 @@ def engine(**fields: Any) -> Any:
         "num_usable_blocks": 100_000,
         "max_model_len": 1_000_000,
         "data_parallel_size": 1,
+        "num_together": 1,
         "enable_chunked_prefill": 1,
         "scheduler_reserve_full_isl": 1,
         "flops_per_s": np.inf,
@@ -115,6 +116,7 @@ def run(
     scrape_interval_s: float = 0.0,
     autoscaler: Any = None,
     max_replicas: int | None = None,
+    num_ranks: int = 1,
     num_gpus: int = 1,
     interval_s: float = 15.0,
     stages: Callable[[], list[tuple[str, float]]] = lambda: [("ready_at_s", 60.0)],
@@ -149,18 +151,19 @@ def run(
     engines = engine() if engines is None else engines
     max_replicas = replicas if max_replicas is None else max_replicas
     kind = routers.KINDS[router] if isinstance(router, str) else routers.RouterKind(router)
-    state = routers.new_state(seed, max_replicas, options or kind.options())
+    state = routers.new_state(seed, max_replicas * num_ranks, options or kind.options())
     choose, ask_python = kind.choose, None
     if not isinstance(router, str) and not routers.is_compiled(router):
         choose, ask_python = routers.KINDS["random"].choose, router
     ask = (choose, state, ask_python)
-    parts = (engines, [max_replicas], NUM_ITL_BINS, scrape_interval_s, *ask, classes, contents.segments_of)
+    parts = (engines, [max_replicas * num_ranks], NUM_ITL_BINS, scrape_interval_s, *ask, classes, contents.segments_of)
     plane = DataPlane(*parts) if source is None else LivePlane(*parts, sources={0: source})
     spec = PoolSpec(
         name="main",
         first_slot=0,
         max_replicas=max_replicas,
         num_gpus=num_gpus,
+        num_ranks=num_ranks,
         price_per_gpu_hour=1.0,
         interval_s=interval_s,
         stages=stages,

@@ -53,6 +53,7 @@ def engine_of(workload: dict[str, Any]) -> Any:
     engine = records(ENGINE, 1)
     engine.max_num_seqs = arguments["max_num_seqs"]
     engine.max_num_batched_tokens = arguments["max_num_batched_tokens"]
+    engine.data_parallel_size = engine.num_together = 1
     engine.block_size = arguments["block_size"]
     engine.num_usable_blocks = workload["num_gpu_blocks"] - 1
     engine.watermark_blocks = int(arguments.get("watermark", 0.0) * workload["num_gpu_blocks"])

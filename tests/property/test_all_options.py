@@ -53,6 +53,13 @@ def test_machines_that_come_and_go_lose_nobody(work: Workload, fleet: dict[str, 
     assert_all_served(work, work.run(**fleet), may_fail=not fleet["requeue_on_timeout"])
 
 
+@given(any_workload, machines())
+@settings(max_examples=60, deadline=None)
+def test_ranks_that_step_together_lose_nobody(work: Workload, fleet: dict[str, Any]) -> None:
+    together = replace(work, engine=work.engine | {"data_parallel_size": 2, "num_together": 2})
+    assert_all_served(together, together.run(**fleet, num_ranks=2), may_fail=not fleet["requeue_on_timeout"])
+
+
 @given(any_workload, st.integers(2, 3), st.sampled_from([0.0, 1.0]))
 @settings(max_examples=30, deadline=None)
 def test_m15_each_replica_of_a_fleet_is_a_single_engine(work: Workload, num_replicas: int, acceptance_rate: float) -> None:

@@ -1,13 +1,20 @@
 """Replicas of several data-parallel ranks: each rank is an engine of its own, a machine is all of its ranks."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from experiments import run
+from planning.steps import equal_requests
+from replicas.calibration.file import write
 from replicas.catalog import gpu, model
+from replicas.step_time import step_time, step_time_among
 from replicas.surrogate import Surrogate
+from tests.fleets import arrivals, engine
+from tests.fleets import run as run_fleet
+from tests.unit.test_calibrated import a_calibration
 
 CONFIG = """
 name: ranks
@@ -21,7 +28,7 @@ traffic:
 router: {{kind: round_robin}}
 pools:
   - name: main
-    model: llama-3.1-8b
+    model: {model}
     gpu: h100-sxm
     replicas: {{kind: surrogate, data_parallel_size: {ranks}, max_model_len: 8000, num_gpu_blocks: 600}}
     autoscaler: {autoscaler}
@@ -30,10 +37,10 @@ pools:
 """
 
 
-def result(folder: Path, ranks: int, autoscaler: str, drain_timeout_s: int = 600) -> Any:
+def result(folder: Path, ranks: int, autoscaler: str, drain_timeout_s: int = 600, model_name: str = "llama-3.1-8b") -> Any:
     folder.mkdir(parents=True)
     path = folder / "ranks.yaml"
-    path.write_text(CONFIG.format(ranks=ranks, autoscaler=autoscaler, drain_timeout_s=drain_timeout_s))
+    path.write_text(CONFIG.format(ranks=ranks, autoscaler=autoscaler, drain_timeout_s=drain_timeout_s, model=model_name))
     return run(path, out=folder, progress=False)
 
 
@@ -48,11 +55,12 @@ def test_two_machines_of_two_ranks_serve_as_four_of_one(tmp_path: Path) -> None:
     assert list(pairs.replicas["num_gpus"]) == [2, 2]
 
 
+@pytest.mark.parametrize("model_name", ["llama-3.1-8b", "mixtral-8x7b"])
 @pytest.mark.parametrize("drain_timeout_s", [0, 600])
-def test_a_machine_is_released_when_its_last_rank_is_empty(tmp_path: Path, drain_timeout_s: int) -> None:
+def test_a_machine_is_released_when_its_last_rank_is_empty(tmp_path: Path, drain_timeout_s: int, model_name: str) -> None:
     """Machines come and go with the load; the run's own invariants see that no request and no GPU-second is lost."""
     scaled = "{kind: queue_target, min_replicas: 1, max_replicas: 4, interval_s: 5, scale_down_stabilization_s: 0}"
-    ran = result(tmp_path / "scaled", 2, scaled, drain_timeout_s)
+    ran = result(tmp_path / "scaled", 2, scaled, drain_timeout_s, model_name)
     machines, requests = ran.replicas, ran.requests
     assert (requests["status"] == "finished").all()
     gone = machines[machines["reason"] != "end of run"]
@@ -62,6 +70,61 @@ def test_a_machine_is_released_when_its_last_rank_is_empty(tmp_path: Path, drain
         assert not last > machine.released_at_s
 
 
-def test_ranks_with_experts_are_refused() -> None:
-    with pytest.raises(ValueError, match="data_parallel_size 2: mixtral-8x7b has experts"):
-        Surrogate(data_parallel_size=2, tensor_parallel_size=4).engine(model("mixtral-8x7b"), gpu("h100-sxm"))
+# Ranks of a model with experts step together.
+
+TOGETHER: dict[str, Any] = {"data_parallel_size": 2, "num_together": 2}
+TOKENS: dict[str, Any] = {"flops_per_token": 1.0, "flops_per_s": 100.0, "overhead_s": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("engines", "first_tokens_s", "finishes_s"),
+    [(TOKENS | TOGETHER, [1.0, 1.1], [1.11, 1.11]), (TOKENS, [1.0, 0.6], [1.02, 0.61])],
+)
+def test_a_rank_waits_for_the_longest_step_of_all(
+    engines: dict[str, Any], first_tokens_s: list[float], finishes_s: list[float]
+) -> None:
+    """A hundredth of a second a token: 100 on one rank; 10 on the other, which come at 0.5 s, in the middle of that step."""
+    ran = run_fleet(arrivals([(0.0, 100, 3), (0.5, 10, 2)]), engine(**engines), num_ranks=2, router="round_robin")
+    assert ran.requests.first_token_at_s == pytest.approx(first_tokens_s)
+    assert ran.requests.finished_at_s == pytest.approx(finishes_s)
+
+
+@pytest.mark.parametrize("async_scheduling", [0, 1])
+def test_ranks_that_all_do_the_same_are_as_fast_as_one_alone(async_scheduling: int) -> None:
+    random = Random(1)
+    rows = sorted((random.uniform(0, 20), random.randint(1, 300), random.randint(1, 40)) for _ in range(200))
+    limits = {"max_num_batched_tokens": 256, "num_usable_blocks": 120, "async_scheduling": async_scheduling, **TOKENS}
+    alone = run_fleet(arrivals(rows), engine(**limits)).requests
+    twice = arrivals([row for row in rows for _ in range(2)])
+    both = run_fleet(twice, engine(**limits | TOGETHER), num_ranks=2, router="round_robin").requests
+    for name in ("scheduled_at_s", "first_token_at_s", "finished_at_s", "num_preemptions"):
+        assert both[name][::2].tolist() == both[name][1::2].tolist() == alone[name].tolist()
+    assert alone.num_preemptions.sum() > 0
+
+
+def test_experts_work_for_the_tokens_of_all_and_lie_on_all_gpus() -> None:
+    """Mixtral in bf16 takes 93 GB, 90 of them experts: too much for one H100, but two hold half of those each."""
+    mixtral, h100 = model("mixtral-8x7b"), gpu("h100-sxm")
+    with pytest.raises(ValueError, match="does not fit"):
+        Surrogate(max_model_len=8000).engine(mixtral, h100)
+    two = Surrogate(data_parallel_size=2, max_model_len=8000, enforce_eager=True)
+    expert_bytes = 2.0 * mixtral.num_expert_params
+    assert two.memory(mixtral, h100).weight_bytes == pytest.approx(2.0 * mixtral.num_params - expert_bytes / 2)
+    shared, whole = two.engine(mixtral, h100)[0], Surrogate(tensor_parallel_size=2, enforce_eager=True).engine(mixtral, h100)[0]
+    # each of two ranks does half of the experts' work for the tokens of both
+    assert shared.flops_per_token + 2 * shared.expert_flops_per_token == pytest.approx(whole.flops_per_token, rel=1e-12)
+    batch = equal_requests(4, 1, 0)
+    # reading: its own dense weights and KV, and half of the experts that eight tokens hit
+    touched = 1 - (1 - 2 / 8) ** 8
+    read = 2.0 * mixtral.num_params - expert_bytes + touched * expert_bytes / 2 + batch.kv_tokens * shared.kv_bytes_per_token
+    # all-gather and reduce-scatter of eight tokens' hidden states, half of them from the other, in each layer
+    exchanged = 2 * mixtral.moe_layers * 0.5 * 8 * mixtral.hidden * 2
+    expected_s = read / h100.bytes_per_s + exchanged / h100.link_bytes_per_s
+    assert step_time_among(batch, shared, 8) == step_time(batch, shared) == pytest.approx(expected_s)
+
+
+def test_a_calibration_of_one_engine_is_not_that_of_ranks_with_experts(tmp_path: Path) -> None:
+    path = tmp_path / "measured.yaml"
+    write(a_calibration(model=model("mixtral-8x7b")), path)
+    with pytest.raises(ValueError, match="data_parallel_size must be 1 for mixtral-8x7b"):
+        Surrogate(data_parallel_size=2, calibration=str(path)).engine(model("mixtral-8x7b"), gpu("h100-sxm"))

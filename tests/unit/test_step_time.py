@@ -38,7 +38,8 @@ def python(function: Any) -> Any:
 def step_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "compiled":
         return module.step_time
-    monkeypatch.setattr(module, "weight_bytes_read", python(module.weight_bytes_read))
+    for name in ("weight_bytes_read", "step_time_among"):
+        monkeypatch.setattr(module, name, python(getattr(module, name)))
     return python(module.step_time)
 
 
@@ -77,6 +78,12 @@ def test_a_step_larger_than_those_fitted_is_outside_in_each_respect(field: str) 
     is_outside_range = python(module.is_outside_range)
     assert not is_outside_range(batch, an_engine(**largest))
     assert is_outside_range(batch, an_engine(**{**largest, field: largest[field] - 1}))
+
+
+def test_shared_experts_serve_the_tokens_of_all(step_time: Any) -> None:
+    """30 tokens on three engines: 10 each. Arithmetic 20 + 50 + 30 x 0.25; their exchange 30 x 0.5."""
+    engine = an_engine(num_together=3, expert_flops_per_token=0.25, exchange_s_per_token=0.5)
+    assert step_time(a_batch(), engine) == 10 * 2 + 100 * 0.5 + 30 * 0.25 + 30 * 0.5
 
 
 def test_scaling_every_rate_scales_every_step(step_time: Any) -> None:
