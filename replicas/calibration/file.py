@@ -173,12 +173,19 @@ class Calibration(Params):
     @property
     def document(self) -> dict[str, Any]:
         """The file's content: catalogued names where there are some, fractions to five digits."""
-        data = self.model_dump(mode="json", exclude_none=True)
-        for key, value, known in (("gpu", self.gpu, gpus()), ("model", self.model, models())):
-            is_known = known.get(value.name) == value
-            data[key] = value.name if is_known else value.model_dump(mode="json", exclude_defaults=True)
-        rounded: dict[str, Any] = _rounded(data)
-        return rounded
+        return document_of(self)
+
+
+def document_of(calibration: Params) -> dict[str, Any]:
+    """Returns what a file of `calibration` holds: catalogued names where there are some, fractions to five digits."""
+    data = calibration.model_dump(mode="json", exclude_none=True)
+    known: dict[str, Any] = {"gpu": gpus(), "model": models()}
+    for key in [key for key in known if key in data]:
+        value = getattr(calibration, key)
+        is_known = known[key].get(value.name) == value
+        data[key] = value.name if is_known else value.model_dump(mode="json", exclude_defaults=True)
+    rounded: dict[str, Any] = _rounded(data)
+    return rounded
 
 
 def read(path: str | Path) -> Calibration:
@@ -201,10 +208,13 @@ def read(path: str | Path) -> Calibration:
         raise ValueError(f"calibration {path}: {' '.join(str(error).split())}") from error
 
 
-def write(calibration: Calibration, path: Path) -> None:
+_HEAD = "How long a step of this engine takes, as measured. Times in seconds; docs/calibration.md explains each key."
+
+
+def write(calibration: Params, path: Path, head: str = _HEAD) -> None:
     """Writes a calibration file, with a first line for whoever opens it."""
-    head = "# How long a step of this engine takes, as measured. Times in seconds; docs/calibration.md explains each key.\n"
-    path.write_text(head + yaml.dump(calibration.document, Dumper=_Dumper, sort_keys=False, width=120), encoding="utf-8")
+    text = yaml.dump(document_of(calibration), Dumper=_Dumper, sort_keys=False, width=120)
+    path.write_text(f"# {head}\n{text}", encoding="utf-8")
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,0 +1,34 @@
+"""What `kind: calibrate_gpu` asks for: the keys of its config."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from experiments.config import Study
+from experiments.fields import Catalogued
+from replicas import catalog
+from replicas.calibration.gpu import Efficiencies
+from replicas.catalog import Gpu
+
+Coefficient = Literal["flops_efficiency", "bandwidth_efficiency", "link_latency_s", "fixed_s", "serial_share", "client_s"]
+
+
+class CalibrateGpu(Study):
+    """Fits what engines reach of a GPU's peaks to served results of several models, by simulating them."""
+
+    kind: Literal["calibrate_gpu"] = Field(description="What is done with the rest")
+    gpu: Annotated[Gpu, Catalogued(catalog.gpu, catalog.gpus)] = Field(
+        description="The device: a name of replicas/gpus.csv, or a mapping"
+    )
+    served: str = Field(min_length=1, description="JSON lines of served results, in the form of serving_ground_truth.jsonl")
+    include: list[str] = Field(
+        default=["*"], min_length=1, description="Results to fit, as group/gpu/model/tp/workload/rate; * stands for anything"
+    )
+    exclude: list[str] = Field(default=[], description="Of these, the ones to leave out")
+    engine_version: str | None = Field(default=None, description="The engine's version; null = not known")
+    distinct_prompts: int = Field(
+        default=45, ge=1, description="Different prompts that the requests share, where the prefix cache is on"
+    )
+    start: Efficiencies = Field(description="Where the fit starts; what is not free stays as it is")
+    free: list[Coefficient] = Field(min_length=1, description="The coefficients to fit")
+    smoke_results: int | None = Field(default=None, ge=1, description="Fit only the first so many results; null = all")
