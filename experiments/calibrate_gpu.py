@@ -16,6 +16,7 @@ from experiments.served import Served, choose, read_served
 from experiments.served_runs import Outcome, simulate
 from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
+from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
 from replicas.calibration.file import FittedRange
 from replicas.calibration.gpu import Efficiencies, GpuCalibration, read_any, write_gpu
 from sim.errors import ConfigError
@@ -36,7 +37,7 @@ STEP = 0.02
 
 MAX_ROUNDS = 25
 
-LIMITS = {"flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "serial_share": 1.0}
+LIMITS = {"flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "kv_bandwidth_efficiency": 1.0, "serial_share": 1.0}
 
 
 def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
@@ -50,7 +51,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     assert isinstance(config, CalibrateGpu), "only fits to served results come here"
     started = time.perf_counter()
     chosen, problems = choose(read_served(config.served), config.include, config.exclude)
-    chosen = [one for one in chosen if one.gpu == config.gpu.name][: config.smoke_results]
+    chosen = [one for one in chosen if one.gpu == config.gpu.name]
     if len(chosen) * len(FITTED) < len(config.free):
         raise ConfigError(f"{len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} coefficients")
     with whole_folder(folder) as partial:
@@ -70,7 +71,7 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
         chosen: the served results.
         scratch: a file to hold the coefficients that are tried.
     """
-    start = config.start.model_dump()
+    start = start_of(config).model_dump()
     scale = np.array([start[name] or _SMALL[name] for name in config.free])
     upper = np.array([LIMITS.get(name, np.inf) for name in config.free]) / scale
 
@@ -91,7 +92,27 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
     return at(found.x)
 
 
-_SMALL: Mapping[str, float] = {"link_latency_s": 2e-6, "fixed_s": 1e-3, "serial_share": 0.1, "client_s": 1e-3}
+def start_of(config: CalibrateGpu) -> Efficiencies:
+    """Returns where the fit starts: `start`, with what kernel tables say in its place.
+
+    Raises:
+        ConfigError: the tables are missing or wrong.
+    """
+    if config.kernels is None:
+        return config.start
+    try:
+        return config.start.model_copy(update=read_efficiencies(config.kernels, config.gpu)._asdict())
+    except KernelError as error:
+        raise ConfigError(f"kernels {error}") from error
+
+
+_SMALL: Mapping[str, float] = {
+    "link_latency_s": 2e-6,
+    "fixed_s": 1e-3,
+    "s_per_request": 1e-5,
+    "serial_share": 0.1,
+    "client_s": 1e-3,
+}
 """What a coefficient is measured in that starts at 0."""
 
 

@@ -10,7 +10,16 @@ from replicas import catalog
 from replicas.calibration.gpu import Efficiencies
 from replicas.catalog import Gpu
 
-Coefficient = Literal["flops_efficiency", "bandwidth_efficiency", "link_latency_s", "fixed_s", "serial_share", "client_s"]
+Coefficient = Literal[
+    "flops_efficiency",
+    "bandwidth_efficiency",
+    "kv_bandwidth_efficiency",
+    "link_latency_s",
+    "fixed_s",
+    "s_per_request",
+    "serial_share",
+    "client_s",
+]
 
 
 class CalibrateGpu(Study):
@@ -30,5 +39,10 @@ class CalibrateGpu(Study):
         default=45, ge=1, description="Different prompts that the requests share, where the prefix cache is on"
     )
     start: Efficiencies = Field(description="Where the fit starts; what is not free stays as it is")
+    kernels: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder of one system's kernel tables in aiconfigurator's form, gemm/ and attention/: their medians replace "
+        "flops_efficiency, bandwidth_efficiency and kv_bandwidth_efficiency of `start`",
+    )
     free: list[Coefficient] = Field(min_length=1, description="The coefficients to fit")
-    smoke_results: int | None = Field(default=None, ge=1, description="Fit only the first so many results; null = all")

@@ -111,7 +111,8 @@ def _served(row: Mapping[str, Any]) -> Served:
     output = answers.get("requested") or answers.get("p50") or answers.get("mean") or 0  # the mean is of re-encoded text
     rate = row["rate"] if isinstance(row["rate"], int | float) else 0.0
     model, gpu = _model_of(row["model"]), _gpu_of(row["gpu"])
-    workload = re.sub(r"[^a-z0-9+]+", "-", str(row["workload"]).split(";")[0].lower()).strip("-")
+    words = str(row["workload"]).split(";")[0].lower().removeprefix("inference-perf shared_prefix ")
+    workload = re.sub(r"[^a-z0-9+]+", "-", words).strip("-")
     parts = (row["group"], gpu or "unknown-gpu", row["model"].split("/")[-1], f"tp{row['tp']}", workload, f"{rate:g}")
     return Served(
         name="/".join(parts),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments import provenance
+from experiments import provenance, validate_served
 from experiments.drift import course_of, drift_scales, follow
 from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
 from experiments.loading import RunConfig, load
@@ -46,6 +46,9 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     """
     config = run.experiment
     assert isinstance(config, Validate), "only validations come here"
+    if Path(config.recordings).is_file():
+        validate_served.run_one(run, folder)
+        return
     started = time.perf_counter()
     try:
         calibration = read(config.calibration)
@@ -171,4 +174,6 @@ def print_summary(folders: Sequence[Path]) -> None:
     """Prints each validation's page and where its tables and pictures are."""
     for folder in folders:
         print(f"\n{(folder / 'report.md').read_text(encoding='utf-8')}")
-        print(f"tables   {folder / 'errors.parquet'}\npictures {folder / 'plots'}")
+        print(f"tables   {folder / 'errors.parquet'}")
+        if (folder / "plots").exists():
+            print(f"pictures {folder / 'plots'}")

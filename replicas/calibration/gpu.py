@@ -17,9 +17,11 @@ class Efficiencies(Params):
     """What is the same for all models on a GPU, as far as one may hope."""
 
     flops_efficiency: float = Field(gt=0, le=1, description="Share of the peak arithmetic that is reached.")
-    bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak memory bandwidth that is reached.")
+    bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which weights are read.")
+    kv_bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which KV is read.")
     link_latency_s: float = Field(default=0.0, ge=0, description="One message between GPUs; two rings of them in each layer.")
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
+    s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
     client_s: float = Field(
         default=0.0, ge=0, description="Outside the engine, for each request: network, tokenizer, first answer. Not simulated."
@@ -71,17 +73,18 @@ class GpuCalibration(Params):
         reached, bytes_per_weight = self.efficiencies, 1.0 if dtype == "fp8" else BF16_BYTES
         peak = self.gpu.fp8_flops_per_s if dtype == "fp8" and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s
         flops_per_s = n * peak * reached.flops_efficiency
-        bytes_per_s = self.gpu.bytes_per_s * reached.bandwidth_efficiency
+        weights_per_s = self.gpu.bytes_per_s * reached.bandwidth_efficiency
+        kv_per_s = self.gpu.bytes_per_s * reached.kv_bandwidth_efficiency
         messages = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer
         message_s = model.hidden * BF16_BYTES / n / self.gpu.link_bytes_per_s  # per token
         return DeviceTime(
             s_per_token=2.0 * model.num_active_params / flops_per_s + messages * message_s,
             s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / flops_per_s,
-            weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * bytes_per_s),
-            s_per_kv_token=kv_bytes_per_token(model, n, BF16_BYTES) / bytes_per_s,
+            weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
+            s_per_kv_token=kv_bytes_per_token(model, n, BF16_BYTES) / kv_per_s,
             serial_share=reached.serial_share,
             fixed_s=reached.fixed_s + messages * reached.link_latency_s,
-            s_per_request=0.0,
+            s_per_request=reached.s_per_request,
         )
 
 
