@@ -13,6 +13,7 @@ import pandas as pd
 from experiments import provenance, validate_served
 from experiments.drift import course_of, drift_scales, follow
 from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
+from experiments.llmservingsim import find_runs
 from experiments.loading import RunConfig, load
 from experiments.recordings import Recording, find
 from experiments.replay import engine_options, simulation_of
@@ -54,7 +55,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         calibration = read(config.calibration)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    recordings = find(config.recordings, config.include, "_requests.csv")
+    recordings = find_runs(config.recordings, config.include) or find(config.recordings, config.include, "_requests.csv")
     scales = drift_scales(recordings, calibration, config.drift)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
