@@ -17,11 +17,12 @@ from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Calibration, KvCache, read, write
-from replicas.calibration.fit import Fit, fit
+from replicas.calibration.fit import Fit, fit, fit_kernels
 from replicas.calibration.llmservingsim import ProfileError, read_profile, shapes_served, steps_of
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
+from replicas.surrogate import largest_graph_tokens
 from sim.errors import ConfigError
 
 FILE, STEPS = "calibration.yaml", "steps.parquet"
@@ -39,7 +40,10 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     started = time.perf_counter()
     material = _material(config)
     try:
-        fitted = fit(material.steps, material.max_graph_tokens, None if config.kernels else config.drift_window_s)
+        if config.kernels:
+            fitted = fit_kernels(material.steps, material.max_graph_tokens)
+        else:
+            fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
     except ValueError as error:
         raise ConfigError(f"cannot fit: {error}") from error
     calibration = _calibration(config, fitted, material)
@@ -76,7 +80,7 @@ def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
     max_graph_tokens = largest_graph_tokens(config.gpu, kernels.max_num_seqs)
     shapes = shapes_served(kernels.prompt_tokens, kernels.output_tokens, *limits)
     try:
-        steps = steps_of(read_profile(kernels.path, config.model), shapes, max_graph_tokens)
+        steps = steps_of(read_profile(kernels.path, config.model), shapes, max_graph_tokens, kernels.longest_context_tokens)
     except ProfileError as error:
         raise ConfigError(f"kernels {error}") from error
     return _Material(

@@ -22,6 +22,9 @@ class Kernels(Params):
     path: str = Field(min_length=1, description="Folder in LLMServingSim's form: dense.csv, per_sequence.csv, attention.csv")
     prompt_tokens: int = Field(ge=1, description="Mean prompt length")
     output_tokens: int = Field(ge=1, description="Mean answer")
+    longest_context_tokens: int = Field(
+        default=0, ge=0, description="About the longest context among the decodes of a step; 0 = all are alike"
+    )
     max_num_seqs: int = Field(ge=1, description="The engine's, the most requests in a step")
     max_num_batched_tokens: int = Field(ge=1, description="The engine's, the most tokens in a step")
     max_kv_tokens: int = Field(ge=1, description="Tokens that its KV cache holds")

@@ -355,6 +355,7 @@ class Surrogate(Params):
             "grammar_cpu_s_per_request": self.grammar_cpu_s_per_request,
             "serial_share": 0.0,
             "gpu_s_per_request": 0.0,
+            "mixed_kv_s_per_token": 0.0,
             "fitted_requests": inf,
             "fitted_tokens": inf,
             "fitted_kv_tokens": inf,

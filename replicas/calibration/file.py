@@ -20,7 +20,8 @@ class DeviceTime(Params):
 
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
-    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests.
+    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, and where some request has more than one new
+    token s_per_mixed_kv_token * sum of (c + n).
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
@@ -30,6 +31,12 @@ class DeviceTime(Params):
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of A and M that the longer does not hide.")
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
     s_per_request: float = Field(ge=0, description="For each request in the step.")
+    s_per_mixed_kv_token: float = Field(
+        default=0.0,
+        ge=0,
+        description="More for each token of KV in a step with prompt tokens: attention is then one kernel for all, which reads "
+        "what decodes have cached less well than the kernel for decodes alone. Fitted to kernel profiles only.",
+    )
 
 
 class CpuPart(Params):
@@ -163,6 +170,7 @@ class Calibration(Params):
             "overhead_s": device.fixed_s * scale,
             "serial_share": device.serial_share,
             "gpu_s_per_request": device.s_per_request * scale,
+            "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],

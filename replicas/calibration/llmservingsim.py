@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
@@ -47,15 +48,35 @@ class Profile:
     requests: Floats
     per_request_s: Floats  # head and sampler, by requests
     attention: Any  # seconds of all layers, over AXES
+    skew: pd.DataFrame | None  # share of the way to the time of the longest context, by prefill chunk and decodes
 
-    def step_s(self, shape: Shape, max_graph_tokens: int) -> float:
-        """Returns the seconds of the kernels of one step, its tokens padded to CUDA graphs as the engine does."""
+    def step_s(self, shape: Shape, max_graph_tokens: int, longest_context: int = 0) -> float:
+        """Returns the seconds of the kernels of one step, its tokens padded to CUDA graphs as the engine does.
+
+        Args:
+            shape: the step; its decodes' context is their mean.
+            max_graph_tokens: tokens of the largest CUDA graph; 0 = none.
+            longest_context: of the decodes, which makes the attention of a batch slower than the mean context says; 0 = all
+                are alike.
+        """
         tokens = padded_tokens(shape.num_tokens, max_graph_tokens)
         dense_s = np.interp(tokens, self.tokens, self.dense_s)
         head_s = np.interp(shape.num_requests, self.requests, self.per_request_s)
         context = shape.decode_context if shape.num_decodes else 0
-        point = (shape.chunk, shape.cached, shape.num_decodes, context)
-        return float(dense_s + head_s + np.ravel(self.attention(point))[0])
+        attention_s = self._attention_s(shape, context)
+        if self.skew is not None and shape.num_decodes > 1 and longest_context > context:
+            attention_s += self._skew_of(shape) * (self._attention_s(shape, longest_context) - attention_s)
+        return float(dense_s + head_s + attention_s)
+
+    def _attention_s(self, shape: Shape, context: int) -> float:
+        return float(np.ravel(self.attention((shape.chunk, shape.cached, shape.num_decodes, context)))[0])
+
+    def _skew_of(self, shape: Shape) -> float:
+        """The measured share at the nearest smaller chunk and batch."""
+        assert self.skew is not None
+        row = max(0, int(np.searchsorted(self.skew.index, shape.chunk, side="right")) - 1)
+        column = max(0, int(np.searchsorted(self.skew.columns, shape.num_decodes, side="right")) - 1)
+        return float(self.skew.iloc[row, column])
 
 
 def read_profile(folder: str | Path, model: Model) -> Profile:
@@ -78,10 +99,11 @@ def read_profile(folder: str | Path, model: Model) -> Profile:
         requests=head.index.to_numpy(np.float64),
         per_request_s=head[[*FOR_EACH_REQUEST]].sum(axis=1).to_numpy(np.float64) * US,
         attention=_attention(folder / "attention.csv", model.layers),
+        skew=_skew(folder),
     )
 
 
-def steps_of(profile: Profile, shapes: list[Shape], max_graph_tokens: int) -> pd.DataFrame:
+def steps_of(profile: Profile, shapes: list[Shape], max_graph_tokens: int, longest_context: int = 0) -> pd.DataFrame:
     """Returns the steps of these shapes, in the columns of recorded ones; only `device_s` is known of their times."""
     rows = [
         {
@@ -90,7 +112,7 @@ def steps_of(profile: Profile, shapes: list[Shape], max_graph_tokens: int) -> pd
             "num_tokens": shape.num_tokens,
             "attended_tokens": shape.attended_tokens,
             "kv_tokens": shape.kv_tokens,
-            "device_s": profile.step_s(shape, max_graph_tokens),
+            "device_s": profile.step_s(shape, max_graph_tokens, longest_context),
         }
         for shape in shapes
     ]
@@ -126,6 +148,18 @@ def _table(path: Path, index: str, needed: tuple[str, ...]) -> pd.DataFrame:
     if missing:
         raise ProfileError(f"{path}: no layer {missing[0]}; needed are {', '.join(needed)}")
     return table.interpolate(method="index")
+
+
+def _skew(folder: Path) -> pd.DataFrame | None:
+    """Medians of `skew.csv` by prefill chunk and decodes; None where meta.yaml, a folder up, says it was not profiled."""
+    try:
+        meta = yaml.safe_load((folder.parent / "meta.yaml").read_text(encoding="utf-8"))
+        if not meta["skew_fit"]["enabled"]:
+            return None
+        rows = pd.read_csv(folder / "skew.csv")
+        return rows.pivot_table(index="pc", columns="n", values="alpha", aggfunc="median").ffill(axis=1).clip(0.0, 1.0)
+    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        return None
 
 
 def _attention(path: Path, layers: int) -> Any:
