@@ -87,7 +87,13 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
 
     first = np.minimum(np.ones(len(scale)), 0.99 * upper)
     found = least_squares(
-        errors, first, bounds=(1e-6, upper), loss="soft_l1", f_scale=OUTLIER, diff_step=STEP, max_nfev=MAX_ROUNDS
+        errors,
+        first,
+        bounds=(1e-6, upper),
+        loss="soft_l1",
+        f_scale=OUTLIER,
+        diff_step=np.full(len(scale), STEP),
+        max_nfev=MAX_ROUNDS,
     )
     return at(found.x)
 

@@ -29,7 +29,10 @@ class CalibrateGpu(Study):
     gpu: Annotated[Gpu, Catalogued(catalog.gpu, catalog.gpus)] = Field(
         description="The device: a name of replicas/gpus.csv, or a mapping"
     )
-    served: str = Field(min_length=1, description="JSON lines of served results, in the form of serving_ground_truth.jsonl")
+    served: str = Field(
+        min_length=1,
+        description="Served results: JSON lines in the form of serving_ground_truth.jsonl, or a YAML index of reports",
+    )
     include: list[str] = Field(
         default=["*"], min_length=1, description="Results to fit, as group/gpu/model/tp/workload/rate; * stands for anything"
     )

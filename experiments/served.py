@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import STATISTICS, Measures
+from experiments.served_reports import rows_of
 from replicas.catalog import gpus, models
 from sim.errors import TraceError
 
@@ -49,33 +50,45 @@ class Served:
     num_requests: int
     num_prompt_tokens: int
     num_output_tokens: int
+    is_even: bool  # requests are evenly spaced; otherwise they are Poisson
     shares_prompts: bool  # its prompts come from a short list, and the prefix cache is on
     arguments: Mapping[str, Any] = field(default_factory=dict)
     real: Measures = field(default_factory=Measures)
-    problem: str = ""  # why it cannot be simulated as an open run at an even rate
+    problem: str = ""  # why it cannot be simulated as an open run
 
 
 def read_served(path: str | Path) -> list[Served]:
-    """Reads JSON lines in the form of `serving_ground_truth.jsonl`; every line becomes a result, perhaps with a problem.
+    """Reads JSON lines in the form of `serving_ground_truth.jsonl`, or an index of load generators' reports (YAML).
+
+    Every line or report becomes a result, perhaps with a problem.
 
     Raises:
-        TraceError: no such file, or a line is no result.
+        TraceError: no such file, or a line or report is no result.
     """
+    path = Path(path)
     results: list[Served] = []
     names: dict[str, int] = {}
+    for number, row in enumerate(rows_of(path) if path.suffix in (".yaml", ".yml") else _lines(path), start=1):
+        try:
+            one = _served(row)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TraceError(f"{path}:{number}: is not a served result ({type(error).__name__}: {error})") from error
+        names[one.name] = names.get(one.name, 0) + 1
+        again = f"#{names[one.name]}" if names[one.name] > 1 else ""
+        results.append(replace(one, name=one.name + again))
+    return results
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        with Path(path).open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
-                    one = _served(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise TraceError(f"{path}:{number}: is not a served result ({type(error).__name__}: {error})") from error
-                names[one.name] = names.get(one.name, 0) + 1
-                again = f"#{names[one.name]}" if names[one.name] > 1 else ""
-                results.append(replace(one, name=one.name + again))
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise TraceError(f"{path}:{number}: is not JSON ({error})") from error
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from error
-    return results
 
 
 def choose(
@@ -126,6 +139,7 @@ def _served(row: Mapping[str, Any]) -> Served:
         num_requests=int(row["num_prompts"] or 0),
         num_prompt_tokens=round(prompt),
         num_output_tokens=round(output),
+        is_even="constant" in str(row["arrival"]),
         shares_prompts=("system" in lengths or "shared_prefix" in str(row["workload"]))
         and bool(arguments.get("enable_prefix_caching", True)),
         arguments=arguments,
@@ -135,7 +149,7 @@ def _served(row: Mapping[str, Any]) -> Served:
 
 
 def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths: float) -> str:
-    """Why a result is not one of an open run, evenly spaced, of a known engine; "" where it is."""
+    """Why a result is not one of an open run of a known engine; "" where it is."""
     served = row["throughput_req_s"]
     workload, quality = str(row["workload"]), str(row["quality"])
     problems = {
@@ -148,7 +162,7 @@ def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths:
         "closed loop: the client's limit of requests in flight held the rate down": bool(
             served and rate and served < SERVED_SHARE * rate
         ),
-        "arrivals are not evenly spaced": "constant" not in str(row["arrival"]),
+        "arrivals are neither evenly spaced nor Poisson": not re.search(r"constant|Poisson(?!-like)", str(row["arrival"])),
         f"model {row['model']} is not in the catalogue": not model,
         f"GPU {row['gpu']} is not in the catalogue": not gpu,
         f"dtype {row['dtype']} is not known": str(row["dtype"]).lower().split("?")[0] not in DTYPES,

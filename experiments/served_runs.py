@@ -1,4 +1,4 @@
-"""Simulates served results: the same rate, lengths and engine, evenly spaced; and what the simulated users saw."""
+"""Simulates served results: the same rate, mean lengths and engine; and what the simulated users saw."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
     num_requests = min(served.num_requests, MAX_REQUESTS)
     lengths = {"prompt": served.num_prompt_tokens, "output": served.num_output_tokens}
     traffic: dict[str, Any] = {
-        "kind": "constant",
+        "kind": "constant" if served.is_even else "poisson",
         "rate_per_s": served.rate_per_s,
         "duration_s": num_requests / served.rate_per_s,
         "lengths": {name: {"kind": "fixed", "tokens": tokens} for name, tokens in lengths.items()},
@@ -114,8 +114,8 @@ def simulate(served: Served, calibration: str, client_s: float, distinct_prompts
     sink = _Kept()
     wiring = Wiring(experiment_of(served, calibration, distinct_prompts, seed), sink, lambda now_s, num_ended: None)
     wiring.simulation.run()
-    rows = np.concatenate(sink.rows).view(np.recarray)
-    rows = rows[int(WARM_UP * len(rows)) :]
+    everything = np.concatenate(sink.rows)
+    rows: Any = everything[int(WARM_UP * len(everything)) :].view(np.recarray)
     ttft_s = rows.first_token_at_s - rows.arrived_at_s + client_s
     e2e_s = rows.finished_at_s - rows.arrived_at_s + client_s
     latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": (e2e_s - ttft_s) / max(1, served.num_output_tokens - 1)}
@@ -123,5 +123,6 @@ def simulate(served: Served, calibration: str, client_s: float, distinct_prompts
     replica = wiring.plane.fleet.replicas[0]
     context = served.num_prompt_tokens + served.num_output_tokens
     kv_tokens = float(replica.peak_running) * context
-    largest = (float(replica.peak_running), float(replica.peak_batched_tokens), kv_tokens * 1.0, kv_tokens)
+    attended = kv_tokens + float(replica.peak_batched_tokens) * served.num_prompt_tokens / 2
+    largest = (float(replica.peak_running), float(replica.peak_batched_tokens), attended, kv_tokens)
     return Outcome(Measures(latencies, rates={"requests_per_s": len(rows) / span_s}), largest)

@@ -15,8 +15,8 @@ class Validate(Study):
     recordings: str = Field(
         min_length=1,
         description="Folder of recorded runs: NAME_meta.json, NAME_requests.csv, NAME_steps.jsonl of each, and where prompts "
-        "share tokens NAME_prompts.json; or LLMServingSim's HARDWARE/MODEL/vllm/; or a file of served results, as "
-        "serving_ground_truth.jsonl",
+        "share tokens NAME_prompts.json; or LLMServingSim's HARDWARE/MODEL/vllm/; or served results, as "
+        "serving_ground_truth.jsonl or a YAML index of load generators' reports",
     )
     include: list[str] = Field(
         default=["*"], min_length=1, description="Names of the recordings to simulate; * stands for anything"

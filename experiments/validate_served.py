@@ -43,8 +43,10 @@ def run_one(run: RunConfig, folder: Path) -> None:
     if others:
         problems[f"not on {calibration.gpu.name}"] = others
     if not chosen:
-        raise ConfigError(f"{config.recordings}: none of the results that match was served by {calibration.gpu.name} and can be "
-                          f"simulated: {'; '.join(problems)}")  # fmt: skip
+        raise ConfigError(
+            f"{config.recordings}: none of the results that match was served by {calibration.gpu.name} and can be simulated: "
+            f"{'; '.join(problems)}"
+        )
     client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
     outcomes = [simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in chosen]
     rows = [row for one, outcome in zip(chosen, outcomes, strict=True) for row in _rows(one, outcome, config.tolerance)]
@@ -120,4 +122,3 @@ def _means(table: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> Iter
         label = f"{band or 'all'} (n = {mine['recording'].nunique()})"
         yield f"| {label} | {' | '.join(f'{one.mean():.1%}' if len(one) else '' for one in found)} |"
     yield ""
-

@@ -20,7 +20,8 @@ DECODES = (8, 64)
 
 CONTEXTS = (512, 4096)
 
-HEAD_DIM, QUERIES_PER_KEY = 128, 4
+HEADS, HEAD_DIM = (32, 8), 128
+"""Attention that is looked at: that of 8B models, query and key-value heads."""
 
 
 class KernelEfficiencies(NamedTuple):
@@ -68,9 +69,9 @@ def _kv(folder: Path, gpu: Gpu) -> "np.ndarray[tuple[int], np.dtype[np.float64]]
     if "window_size" in table:
         table = table[table["window_size"] == 0]
     context = table["step"] + 1
-    grouped = table["num_heads"] == QUERIES_PER_KEY * table["num_key_value_heads"]
-    table = table[grouped & (table["head_dim"] == HEAD_DIM) & (table["kv_cache_dtype"] == "bfloat16")
-                  & (table["num_key_value_heads"] == 8) & table["batch_size"].between(*DECODES) & context.between(*CONTEXTS)]  # fmt: skip
+    is_8b = (table["num_heads"] == HEADS[0]) & (table["num_key_value_heads"] == HEADS[1]) & (table["head_dim"] == HEAD_DIM)
+    is_chat = table["batch_size"].between(*DECODES) & context.between(*CONTEXTS)
+    table = table[is_8b & is_chat & (table["kv_cache_dtype"] == "bfloat16")]
     element_bytes = 2 * table["num_key_value_heads"] * table["head_dim"] * BF16_BYTES
     read = (table["batch_size"] * (table["step"] + 1) * element_bytes).to_numpy(np.float64)
     return np.asarray(read / (table["latency"].to_numpy(np.float64) / 1e3) / gpu.bytes_per_s)

@@ -76,7 +76,7 @@ class Profile:
         assert self.skew is not None
         row = max(0, int(np.searchsorted(self.skew.index, shape.chunk, side="right")) - 1)
         column = max(0, int(np.searchsorted(self.skew.columns, shape.num_decodes, side="right")) - 1)
-        return float(self.skew.iloc[row, column])
+        return float(self.skew.to_numpy(np.float64)[row, column])
 
 
 def read_profile(folder: str | Path, model: Model) -> Profile:
@@ -169,7 +169,7 @@ def _attention(path: Path, layers: int) -> Any:
     except (OSError, KeyError) as error:
         raise ProfileError(f"{path}: {error}") from error
     doubling = {0, *(2**power for power in range(24))}
-    rows = rows[rows[[*AXES]].isin(doubling).all(axis=1)].groupby([*AXES], as_index=False)["time_us"].mean()
+    rows = rows[rows[[*AXES]].isin(doubling).all(axis=1)].groupby([*AXES]).mean().reset_index()
     axes = [np.unique(np.append(0, rows[name].to_numpy(np.float64))) for name in AXES]
     grid = np.full([len(axis) for axis in axes], np.nan)
     places = tuple(np.searchsorted(axis, rows[name]) for axis, name in zip(axes, AXES, strict=True))
