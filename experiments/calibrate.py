@@ -86,8 +86,8 @@ def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
     return _Material(
         steps=steps,
         kv_cache=None,
-        source=f"{len(shapes)} steps with prompts of {kernels.prompt_tokens} and answers of {kernels.output_tokens} tokens, put "
-        "together from a kernel profile",
+        source=f"{len(shapes)} steps with prompts of {kernels.prompt_tokens} and answers of {kernels.output_tokens} tokens, "
+        "put together from a kernel profile",
         engine_version=config.engine_version,
         max_graph_tokens=max_graph_tokens,
         warnings=[],

@@ -35,8 +35,6 @@ OUTLIER = 0.05
 STEP = 0.02
 """Relative step of the finite differences: above the ripple that whole steps of an engine put on a mean."""
 
-MAX_ROUNDS = 25
-
 LIMITS = {"flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "kv_bandwidth_efficiency": 1.0, "serial_share": 1.0}
 
 
@@ -93,7 +91,7 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
         loss="soft_l1",
         f_scale=OUTLIER,
         diff_step=np.full(len(scale), STEP),
-        max_nfev=MAX_ROUNDS,
+        max_nfev=config.max_rounds,
     )
     return at(found.x)
 

@@ -45,7 +45,10 @@ class CalibrateGpu(Study):
     kernels: str | None = Field(
         default=None,
         min_length=1,
-        description="Folder of one system's kernel tables in aiconfigurator's form, gemm/ and attention/: their medians replace "
-        "flops_efficiency, bandwidth_efficiency and kv_bandwidth_efficiency of `start`",
+        description="Folder of one system's kernel tables in aiconfigurator's form, gemm/ and attention/: medians over them "
+        "take the place of the three efficiencies of `start`",
+    )
+    max_rounds: int = Field(
+        default=25, ge=1, description="Most rounds of the fit; each simulates every result once, and again for each coefficient"
     )
     free: list[Coefficient] = Field(min_length=1, description="The coefficients to fit")
