@@ -26,6 +26,9 @@ TRUE = {"flops_efficiency": 0.8, "bandwidth_efficiency": 0.75, "kv_bandwidth_eff
         "fixed_s": 2e-3, "serial_share": 0.5, "client_s": 4e-3}  # fmt: skip
 
 
+FREE = ("bandwidth_efficiency", "fixed_s", "link_latency_s", "client_s")
+
+
 def of_a_gpu(**changes: Any) -> GpuCalibration:
     wide = {name: [1.0, 1e9] for name in RANGE}
     given = {"gpu": GPU, "source": "made up", "efficiencies": Efficiencies(**{**TRUE, **changes}), "range": wide}
@@ -87,7 +90,7 @@ def row(rate: float, hf_model: str = "meta-llama/Llama-3.1-8B-Instruct", tp: int
     plain: dict[str, Any] = {
         "group": "made-up", "engine": "vllm", "engine_version": "0.15.0", "model": hf_model, "dtype": "bf16",
         "gpu": "H100 SXM 80GB", "n_gpu": tp, "tp": tp, "workload": "chat", "arrival": "constant", "rate": rate,
-        "in_len": {"mean": 500}, "out_len": {"requested": 40}, "num_prompts": 200, "ttft_ms": {"mean": 1.0}, "tpot_ms": None,
+        "in_len": {"mean": 500}, "out_len": {"requested": 40}, "num_prompts": 100, "ttft_ms": {"mean": 1.0}, "tpot_ms": None,
         "itl_ms": None, "e2e_ms": None, "throughput_req_s": rate, "server_args": {"max_num_seqs": 128}, "quality": "A",
     }  # fmt: skip
     return plain | changes
@@ -99,6 +102,8 @@ def served_by(truth: GpuCalibration, folder: Path, rows: list[dict[str, Any]]) -
     target = folder / "served.jsonl"
     target.write_text("".join(json.dumps(one) + "\n" for one in rows))
     for one, served in zip(rows, read_served(target), strict=True):
+        if served.gpu != truth.gpu.name:
+            continue
         seen = simulate(served, str(folder / "truth.yaml"), truth.efficiencies.client_s, 45).measures
         for metric in ("ttft", "tpot", "e2e"):
             one[f"{metric}_ms"] = {name: seen.value(f"{metric}_s", name) * 1e3 for name in ("mean", "p90")}
@@ -107,17 +112,17 @@ def served_by(truth: GpuCalibration, folder: Path, rows: list[dict[str, Any]]) -
 
 
 def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: Path) -> None:
-    rows = [row(2.0), row(20.0), row(4.0, "meta-llama/Llama-2-70b-hf", 4), row(1.0, "Qwen/Qwen2.5-7B-Instruct")]
+    large = ("meta-llama/Llama-2-70b-hf", 4)
+    rows = [row(2.0), row(4.0, *large), row(3.0, "codellama/CodeLlama-34b-Instruct-hf"), row(1.0, "Qwen/Qwen2.5-7B-Instruct")]
     served = served_by(of_a_gpu(), tmp_path, rows)
     start = {**TRUE, "bandwidth_efficiency": 0.9, "fixed_s": 1e-3, "link_latency_s": 1e-6, "client_s": 1e-3}
-    config = {"kind": "calibrate_gpu", "gpu": "h100-sxm", "served": str(served), "start": start,
-              "free": ["bandwidth_efficiency", "fixed_s", "link_latency_s", "client_s"]}  # fmt: skip
+    config = {"kind": "calibrate_gpu", "gpu": "h100-sxm", "served": str(served), "start": start, "free": [*FREE]}
     (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
     run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
     found = read_any(tmp_path / "fit" / "calibration.yaml")
     assert isinstance(found, GpuCalibration)
     # The rates and lengths repeat exactly, so only the fit's own stop, at 1e-8 of the cost, is between the two.
-    for name in ("bandwidth_efficiency", "fixed_s", "link_latency_s", "client_s"):
+    for name in FREE:
         assert getattr(found.efficiencies, name) == pytest.approx(TRUE[name], rel=0.03), name
     assert found.given == ["flops_efficiency", "kv_bandwidth_efficiency", "s_per_request", "serial_share"]
 
