@@ -81,7 +81,8 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
 
     def errors(point: Floats) -> Floats:
         pairs = zip(chosen, at(point)[1], strict=True)
-        return np.array([weight * _log_error(one, outcome, metric) for one, outcome in pairs for metric, weight in FITTED])
+        found = [weight * _log_error(one, outcome, metric) for one, outcome in pairs for metric, weight in FITTED]
+        return np.nan_to_num(np.array(found))
 
     first = np.minimum(np.ones(len(scale)), 0.99 * upper)
     found = least_squares(
@@ -121,8 +122,10 @@ _SMALL: Mapping[str, float] = {
 
 
 def _log_error(served: Served, outcome: Outcome, metric: str) -> float:
-    real = served.real.value(metric, "mean")
-    return float(np.log(outcome.measures.value(metric, "mean") / real)) if np.isfinite(real) else 0.0
+    """NaN where there is nothing to compare, as TTFT in a closed loop: that depends on how its requests clump."""
+    if served.concurrency and metric == "ttft_s":
+        return float("nan")
+    return float(np.log(outcome.measures.value(metric, "mean") / served.real.value(metric, "mean")))
 
 
 def _calibration(
@@ -147,7 +150,8 @@ def _table(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> list[str]:
     lines = [f"{'fitted':<100}{'TTFT':>8}{'TPOT':>8}{'E2E':>8}"]
     for one, outcome in zip(chosen, outcomes, strict=True):
         metrics = ("ttft_s", "tpot_s", "e2e_s")
-        cells = "".join(f"{np.expm1(_log_error(one, outcome, metric)):>+8.1%}" for metric in metrics)
+        found = [np.expm1(_log_error(one, outcome, metric)) for metric in metrics]
+        cells = "".join(f"{error:>+8.1%}" if np.isfinite(error) else f"{'':>8}" for error in found)
         lines.append(f"{one.name:<100}{cells}")
     return lines
 

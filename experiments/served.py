@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from experiments.errors import STATISTICS, Measures
 from experiments.served_reports import rows_of
 from replicas.catalog import gpus, models
@@ -24,6 +26,7 @@ MODELS = {
     "codellama-34b-instruct-hf": "codellama-34b",
     "mistral-nemo-instruct-2407": "mistral-nemo-12b",
     "qwen2.5-7b-instruct": "qwen2.5-7b",
+    "llama-3.1-8b-instruct-fp8": "llama-3.1-8b",
 }
 """Names of models on Hugging Face, without the owner and in lower case, and of the same shapes in our catalogue."""
 
@@ -54,11 +57,13 @@ class Served:
     shares_prompts: bool  # its prompts come from a short list, and the prefix cache is on
     arguments: Mapping[str, Any] = field(default_factory=dict)
     real: Measures = field(default_factory=Measures)
+    concurrency: int = 0  # of a closed loop, whose rate is not known; 0 = open
     problem: str = ""  # why it cannot be simulated as an open run
 
 
 def read_served(path: str | Path) -> list[Served]:
-    """Reads JSON lines in the form of `serving_ground_truth.jsonl`, or an index of load generators' reports (YAML).
+    """Reads JSON lines in the form of `serving_ground_truth.jsonl`, an index of load generators' reports (YAML), or
+    aiconfigurator's `silicon_sample.csv`.
 
     Every line or report becomes a result, perhaps with a problem.
 
@@ -68,6 +73,8 @@ def read_served(path: str | Path) -> list[Served]:
     path = Path(path)
     results: list[Served] = []
     names: dict[str, int] = {}
+    if path.suffix == ".csv":
+        return read_silicon(path)
     for number, row in enumerate(rows_of(path) if path.suffix in (".yaml", ".yml") else _lines(path), start=1):
         try:
             one = _served(row)
@@ -89,6 +96,55 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
                     raise TraceError(f"{path}:{number}: is not JSON ({error})") from error
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from error
+
+
+def read_silicon(path: Path) -> list[Served]:
+    """Reads closed loops in the form of aiconfigurator's silicon_sample.csv, aggregated engines only.
+
+    Raises:
+        TraceError: no such file, or a column is missing.
+    """
+    try:
+        table = pd.read_csv(path, low_memory=False)
+        table = table[table["mode"] == "agg"]
+        return [_silicon(row) for row in table.to_dict("records")]
+    except (OSError, KeyError, ValueError) as error:
+        raise TraceError(f"{path}: is no table of served results ({type(error).__name__}: {error})") from error
+
+
+def _silicon(row: Mapping[Any, Any]) -> Served:
+    name = str(row["model_path"]).split("/")[-1]
+    model, gpu = _model_of(name), str(row["system"]).replace("_", "-")
+    sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
+    quantization = DTYPES.get(str(row["gemm_quant_mode"]))
+    problems = {
+        f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
+        f"model {name} is not in the catalogue": not model,
+        f"GPU {gpu} is not in the catalogue": gpu not in gpus(),
+        f"{row['gemm_quant_mode']} weights": row["gemm_quant_mode"] not in ("fp8", "bfloat16"),
+        "pipeline parallelism": row["pp_size"] > 1,
+    }
+    version = row["backend_version"]
+    times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
+    return Served(
+        name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
+        group="silicon",
+        model=model,
+        gpu=gpu,
+        tensor_parallel_size=sizes[3],
+        quantization=quantization,
+        engine_version=str(version) if version == version else "",
+        rate_per_s=0.0,
+        num_requests=max(60, 3 * sizes[2]),
+        num_prompt_tokens=sizes[0],
+        num_output_tokens=sizes[1],
+        is_even=True,
+        shares_prompts=False,
+        arguments={"async_scheduling": True} if version != version else {},
+        real=Measures(statistics=times),
+        concurrency=sizes[2],
+        problem=next((problem for problem, is_so in problems.items() if is_so), ""),
+    )
 
 
 def choose(

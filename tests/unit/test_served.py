@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from experiments.served import choose, read_served
-from experiments.served_runs import engine_options, experiment_of
+from experiments.served_runs import engine_options, experiment_of, simulate
 from sim.errors import TraceError
 from tests.shared import shared
 from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
@@ -160,3 +160,20 @@ def test_every_published_result_is_simulated_or_left_out_with_a_reason() -> None
     assert len(chosen) + sum(map(len, problems.values())) == 1030
     groups = {one.group for one in chosen}
     assert groups == {"blis-training", "blis-trainval", "blis-sim2real", "inference-perf-kubecon"}
+
+
+def test_a_closed_loop_is_simulated_at_the_rate_that_keeps_as_many_in_flight(tmp_path: Path) -> None:
+    """By hand: a step of one request takes fixed_s and the weights, so four requests that decode together take little more."""
+    columns = "mode,model_path,isl,osl,batch_size,tp_size,pp_size,system,backend,backend_version,gemm_quant_mode"
+    rows = [f"{columns},silicon_ttft_ms,silicon_tpot_ms", "agg,meta-llama/Llama-3.1-70B,256,64,4,4,1,h100_sxm,vllm,,fp8,80,12",
+            "disagg,x,1,1,1,1,1,h100_sxm,vllm,,fp8,1,1", "agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9"]  # fmt: skip
+    (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
+    one, other = read_served(tmp_path / "silicon.csv")
+    assert (one.name, one.concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/256-64/c4", 4, "")
+    assert other.problem == "engine trtllm, not vllm"
+    assert one.real.value("tpot_s", "mean") == 0.012
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    seen = simulate(one, str(tmp_path / "gpu.yaml"), 0.0, 45).measures
+    # within the 1 % of the search, and the request that the warm-up cuts at either end of sixty
+    in_flight = seen.rates["requests_per_s"] * seen.value("e2e_s", "mean")
+    assert in_flight == pytest.approx(4, rel=0.08)

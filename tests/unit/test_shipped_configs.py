@@ -22,7 +22,7 @@ def sets_for(path: Path) -> list[str]:
         return [f"kernels.path={shared(perf)}"]
     if path.stem.startswith("validate_rtx"):
         return [f"recordings={shared('data/measurements/llmservingsim/bench/examples')}"]
-    if path.stem.endswith(("_served", "_kubecon")):
+    if path.stem.endswith(("_served", "_kubecon", "_silicon")):
         return served_sets_for(path)
     if path.stem == "mooncake":
         return [f"traffic.path={shared('data/traces/mooncake/conversation_trace.jsonl')}"]
@@ -35,6 +35,8 @@ def sets_for(path: Path) -> list[str]:
 def served_sets_for(path: Path) -> list[str]:
     """Served results, and where a config reads kernel tables those of its GPU."""
     results = shared("data/serving_ground_truth.jsonl")
+    if path.stem.endswith("_silicon"):
+        results = shared("data/measurements/aiconfigurator/silicon_sample.csv")
     if path.stem.startswith("validate"):
         return [f"recordings={results}"]
     systems = {"calibrate_a100_served": "a100_sxm", "calibrate_l40s_served": "l40s"}
