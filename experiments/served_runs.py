@@ -14,7 +14,8 @@ from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 
 WARM_UP = 0.1
-"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other."""
+"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other. In a
+closed loop it is those that fill it."""
 
 MAX_REQUESTS = 2000
 """Enough: at an even rate the same steps come again and again."""
@@ -114,7 +115,7 @@ def simulate(served: Served, calibration: str, client_s: float, distinct_prompts
     """
     if served.concurrency:
         return _closed(served, calibration, client_s, distinct_prompts, seed)
-    return _open(served, calibration, client_s, distinct_prompts, seed)
+    return _open(served, calibration, client_s, distinct_prompts, seed, int(WARM_UP * min(served.num_requests, MAX_REQUESTS)))
 
 
 def _closed(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int) -> Outcome:
@@ -125,7 +126,7 @@ def _closed(served: Served, calibration: str, client_s: float, distinct_prompts:
     e2e_s = served.num_output_tokens * 0.02
     for _ in range(MOST_RATES):
         rated = replace(served, rate_per_s=served.concurrency / e2e_s, concurrency=0)
-        outcome = _open(rated, calibration, client_s, distinct_prompts, seed)
+        outcome = _open(rated, calibration, client_s, distinct_prompts, seed, num_warm_up=served.concurrency)
         found_s = outcome.measures.value("e2e_s", "mean")
         if abs(found_s / e2e_s - 1) < SAME_RATE:
             break
@@ -133,14 +134,14 @@ def _closed(served: Served, calibration: str, client_s: float, distinct_prompts:
     return outcome
 
 
-def _open(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int) -> Outcome:
+def _open(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int, num_warm_up: int) -> Outcome:
     from experiments.wiring import Wiring  # here: compiled code
 
     sink = _Kept()
     wiring = Wiring(experiment_of(served, calibration, distinct_prompts, seed), sink, lambda now_s, num_ended: None)
     wiring.simulation.run()
     everything = np.concatenate(sink.rows)
-    rows: Any = everything[int(WARM_UP * len(everything)) :].view(np.recarray)
+    rows: Any = everything[min(num_warm_up, len(everything) - 1) :].view(np.recarray)
     ttft_s = rows.first_token_at_s - rows.arrived_at_s + client_s
     e2e_s = rows.finished_at_s - rows.arrived_at_s + client_s
     latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": (e2e_s - ttft_s) / max(1, served.num_output_tokens - 1)}

@@ -103,7 +103,7 @@ def _page(
         if unknown:
             yield f"! {one.name}: not simulated: {', '.join(unknown)}"
     if any(one.concurrency for one in chosen):
-        yield "! closed loops are simulated evenly spaced: their TTFT, which depends on how requests clump, is not to be compared"
+        yield "! closed loops are simulated evenly spaced: TTFT, which depends on how their requests clump, is not comparable"
     for problem, names in problems.items():
         yield f"! {len(names)} results left out: {problem}"
 

@@ -165,8 +165,12 @@ def test_every_published_result_is_simulated_or_left_out_with_a_reason() -> None
 def test_a_closed_loop_is_simulated_at_the_rate_that_keeps_as_many_in_flight(tmp_path: Path) -> None:
     """By hand: a step of one request takes fixed_s and the weights, so four requests that decode together take little more."""
     columns = "mode,model_path,isl,osl,batch_size,tp_size,pp_size,system,backend,backend_version,gemm_quant_mode"
-    rows = [f"{columns},silicon_ttft_ms,silicon_tpot_ms", "agg,meta-llama/Llama-3.1-70B,256,64,4,4,1,h100_sxm,vllm,,fp8,80,12",
-            "disagg,x,1,1,1,1,1,h100_sxm,vllm,,fp8,1,1", "agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9"]  # fmt: skip
+    rows = [
+        f"{columns},silicon_ttft_ms,silicon_tpot_ms",
+        "agg,meta-llama/Llama-3.1-70B,256,64,4,4,1,h100_sxm,vllm,,fp8,80,12",
+        "disagg,x,1,1,1,1,1,h100_sxm,vllm,,fp8,1,1",
+        "agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9",
+    ]
     (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
     one, other = read_served(tmp_path / "silicon.csv")
     assert (one.name, one.concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/256-64/c4", 4, "")
