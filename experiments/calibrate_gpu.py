@@ -134,7 +134,8 @@ def _calibration(
     largest = np.max([outcome.largest for outcome in outcomes], axis=0).tolist() if outcomes else [np.finfo(float).max] * 4
     names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
     models = sorted({f"{one.model} x {one.tensor_parallel_size}" for one in chosen})
-    metrics = " and ".join(metric.removesuffix("_s").upper() for metric, _ in FITTED)
+    are_closed = all(one.concurrency for one in chosen)
+    metrics = " and ".join(metric.removesuffix("_s").upper() for metric, _ in FITTED if not (are_closed and metric == "ttft_s"))
     return GpuCalibration(
         engine_version=config.engine_version,
         gpu=config.gpu,

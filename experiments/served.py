@@ -249,7 +249,12 @@ def arguments_of(given: Any) -> dict[str, Any]:
     {'max_num_seqs': 128, 'enable_prefix_caching': False, 'model': '$(ID)'}
     """
     pairs = dict(given) if isinstance(given, Mapping) else dict(_options(given if isinstance(given, list) else ()))
-    return {name.replace("-", "_"): _value(value) for name, value in pairs.items() if value not in ("", None)}
+    named = {_ALIASES.get(name, name.replace("-", "_")): value for name, value in pairs.items()}
+    return {name: _value(value) for name, value in named.items() if value not in ("", None)}
+
+
+_ALIASES = {"gpu_mem_util": "gpu_memory_utilization", "cpu_offload": "cpu_offload_gb"}
+"""Short names in some published results."""
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:

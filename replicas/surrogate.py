@@ -365,7 +365,8 @@ class Surrogate(Params):
         """Returns the fields that a calibration decides, none without one."""
         if self.calibration is None:
             return {}
-        measured = read_for(self.calibration, model, self.weight_dtype, self.tensor_parallel_size)
+        engine = (model, self.weight_dtype, self.tensor_parallel_size, self._kv_element_bytes)
+        measured = read_for(self.calibration, *engine)
         wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
         if wrong:
             raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")

@@ -51,7 +51,7 @@ class GpuCalibration(Params):
         """A GPU as such has no KV blocks: they depend on the model."""
         return None
 
-    def of(self, model: Model, dtype: str, tensor_parallel_size: int) -> Calibration:
+    def of(self, model: Model, dtype: str, tensor_parallel_size: int, kv_element_bytes: float = BF16_BYTES) -> Calibration:
         """Returns the step time of `model` on `tensor_parallel_size` of these GPUs, in the dtype of its weights.
 
         Source: DESIGN section 4, each peak times its efficiency.
@@ -64,12 +64,12 @@ class GpuCalibration(Params):
             dtype=dtype,  # type: ignore[arg-type]
             tensor_parallel_size=tensor_parallel_size,
             source=self.source,
-            device_time=self._device_time(model, dtype, tensor_parallel_size),
+            device_time=self._device_time(model, dtype, tensor_parallel_size, kv_element_bytes),
             cpu_time=_HIDDEN,
             range=self.range,
         )
 
-    def _device_time(self, model: Model, dtype: str, n: int) -> DeviceTime:
+    def _device_time(self, model: Model, dtype: str, n: int, kv_element_bytes: float) -> DeviceTime:
         reached, bytes_per_weight = self.efficiencies, 1.0 if dtype == "fp8" else BF16_BYTES
         peak = self.gpu.fp8_flops_per_s if dtype == "fp8" and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s
         flops_per_s = n * peak * reached.flops_efficiency
@@ -81,7 +81,7 @@ class GpuCalibration(Params):
             s_per_token=2.0 * model.num_active_params / flops_per_s + messages * message_s,
             s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / flops_per_s,
             weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
-            s_per_kv_token=kv_bytes_per_token(model, n, BF16_BYTES) / kv_per_s,
+            s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s,
             serial_share=reached.serial_share,
             fixed_s=reached.fixed_s + messages * reached.link_latency_s,
             s_per_request=reached.s_per_request,
@@ -113,14 +113,16 @@ def read_any(path: str | Path) -> Calibration | GpuCalibration:
         raise ValueError(f"calibration {path}: {error}") from error
 
 
-def read_for(path: str | Path, model: Model, dtype: str, tensor_parallel_size: int) -> Calibration:
+def read_for(
+    path: str | Path, model: Model, dtype: str, tensor_parallel_size: int, kv_element_bytes: float = BF16_BYTES
+) -> Calibration:
     """Reads a calibration, and where it is a GPU's, returns what it says of this engine.
 
     Raises:
         ValueError: in one line: no such file, or what is wrong in it.
     """
     found = read_any(path)
-    return found if isinstance(found, Calibration) else found.of(model, dtype, tensor_parallel_size)
+    return found if isinstance(found, Calibration) else found.of(model, dtype, tensor_parallel_size, kv_element_bytes)
 
 
 def write_gpu(calibration: GpuCalibration, path: Path) -> None:

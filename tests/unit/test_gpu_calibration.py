@@ -60,6 +60,15 @@ def test_a_step_takes_the_peaks_times_their_shares(path: str) -> None:
     assert step_time(batch, engine) == pytest.approx(expected_s, rel=1e-4)  # the file has five digits
 
 
+def test_fp8_halves_what_is_read(path: str) -> None:
+    """Weights in a byte take half of the time to read, and so do keys and values."""
+    small = model("llama-3.1-8b")
+    plain, fp8 = (read_for(path, small, *args).device_time for args in (("bfloat16", 1, 2.0), ("fp8", 1, 1.0)))
+    assert fp8.weights_s == pytest.approx(plain.weights_s / 2)
+    assert fp8.s_per_kv_token == pytest.approx(plain.s_per_kv_token / 2)
+    assert fp8.s_per_attended_token == pytest.approx(plain.s_per_attended_token / 2)  # 1,979 TFLOP/s against 989.5
+
+
 def test_experts_that_no_token_hits_take_no_time(path: str) -> None:
     batch = records(BATCH, 1)[0]
     batch.num_tokens = batch.num_requests = batch.kv_tokens = 1
@@ -90,7 +99,7 @@ def row(rate: float, hf_model: str = "meta-llama/Llama-3.1-8B-Instruct", tp: int
     plain: dict[str, Any] = {
         "group": "made-up", "engine": "vllm", "engine_version": "0.15.0", "model": hf_model, "dtype": "bf16",
         "gpu": "H100 SXM 80GB", "n_gpu": tp, "tp": tp, "workload": "chat", "arrival": "constant", "rate": rate,
-        "in_len": {"mean": 500}, "out_len": {"requested": 40}, "num_prompts": 100, "ttft_ms": {"mean": 1.0}, "tpot_ms": None,
+        "in_len": {"mean": 500}, "out_len": {"requested": 40}, "num_prompts": 60, "ttft_ms": {"mean": 1.0}, "tpot_ms": None,
         "itl_ms": None, "e2e_ms": None, "throughput_req_s": rate, "server_args": {"max_num_seqs": 128}, "quality": "A",
     }  # fmt: skip
     return plain | changes
@@ -112,16 +121,15 @@ def served_by(truth: GpuCalibration, folder: Path, rows: list[dict[str, Any]]) -
 
 
 def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: Path) -> None:
-    large = ("meta-llama/Llama-2-70b-hf", 4)
-    rows = [row(2.0), row(4.0, *large), row(3.0, "codellama/CodeLlama-34b-Instruct-hf"), row(1.0, "Qwen/Qwen2.5-7B-Instruct")]
+    rows = [row(2.0), row(3.0, "codellama/CodeLlama-34b-Instruct-hf"), row(4.0, "meta-llama/Llama-2-70b-hf", 4)]
     served = served_by(of_a_gpu(), tmp_path, rows)
-    start = {**TRUE, "bandwidth_efficiency": 0.9, "fixed_s": 1e-3, "link_latency_s": 1e-6, "client_s": 1e-3}
-    config = {"kind": "calibrate_gpu", "gpu": "h100-sxm", "served": str(served), "start": start, "free": [*FREE]}
+    start = {**TRUE, "bandwidth_efficiency": 0.8, "fixed_s": 1.5e-3, "link_latency_s": 2e-6, "client_s": 3e-3}
+    config = {"kind": "calibrate_gpu", "gpu": "h100-sxm", "served": str(served), "start": start, "free": [*FREE], "max_rounds": 8}
     (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
     run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
     found = read_any(tmp_path / "fit" / "calibration.yaml")
     assert isinstance(found, GpuCalibration)
-    # The rates and lengths repeat exactly, so only the fit's own stop, at 1e-8 of the cost, is between the two.
+    # The rates and lengths repeat exactly; between the two is where eight rounds of the fit end.
     for name in FREE:
         assert getattr(found.efficiencies, name) == pytest.approx(TRUE[name], rel=0.03), name
     assert found.given == ["flops_efficiency", "kv_bandwidth_efficiency", "s_per_request", "serial_share"]
