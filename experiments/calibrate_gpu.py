@@ -12,7 +12,8 @@ from scipy.optimize import least_squares
 from experiments import provenance
 from experiments.calibrate_gpu_config import CalibrateGpu
 from experiments.loading import RunConfig
-from experiments.served import Served, choose, read_served
+from experiments.served import Served, choose
+from experiments.served_rows import read_served
 from experiments.served_runs import Outcome, simulate
 from experiments.tables import write_json
 from experiments.whole_folder import whole_folder

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.recordings import Recording
+from experiments.served_engines import model_of
 from sim.errors import TraceError
 
 REQUESTS = "requests.jsonl"
@@ -91,13 +92,13 @@ class BenchRun(Recording):
         return found
 
 
-def find_runs(folder: str | Path, include: Sequence[str]) -> list[BenchRun]:
+def find_runs(folder: str | Path, include: Sequence[str], model: str) -> list[BenchRun]:
     """Returns the served runs below a folder whose names match; none if there are none at all.
 
     A run in HARDWARE/MODEL/vllm/ is named HARDWARE_MODEL.
 
     Raises:
-        TraceError: there are runs, and nothing matches one of `include`.
+        TraceError: there are runs, and nothing matches one of `include`, or one served another model than `model`.
     """
     paths = sorted(Path(folder).rglob(REQUESTS)) if Path(folder).is_dir() else []
     runs = {f"{path.parents[2].name}_{path.parents[1].name}": path.parent for path in paths}
@@ -107,4 +108,8 @@ def find_runs(folder: str | Path, include: Sequence[str]) -> list[BenchRun]:
         if not matching:
             raise TraceError(f"recordings {folder}: nothing is named '{pattern}'; there: {', '.join(runs)}")
         found.update({name: BenchRun(runs[name], name) for name in matching})
+    for name, run in found.items():
+        served = str(run.meta["engine_args"]["model"])
+        if model_of(served) != model:
+            raise TraceError(f"recordings {folder}: {name} served {served}, and the calibration is of {model}")
     return [*found.values()]

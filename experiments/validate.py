@@ -55,7 +55,9 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         calibration = read(config.calibration)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    recordings = find_runs(config.recordings, config.include) or find(config.recordings, config.include, "_requests.csv")
+    recordings = find_runs(config.recordings, config.include, calibration.model.name) or find(
+        config.recordings, config.include, "_requests.csv"
+    )
     scales = drift_scales(recordings, calibration, config.drift)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")

@@ -11,7 +11,8 @@ import pandas as pd
 from experiments import provenance
 from experiments.errors import COLUMNS, errors
 from experiments.loading import RunConfig
-from experiments.served import Served, choose, read_served
+from experiments.served import Served, choose
+from experiments.served_rows import read_served
 from experiments.served_runs import Outcome, engine_options, simulate
 from experiments.tables import write_json, write_rows
 from experiments.validate_config import Validate

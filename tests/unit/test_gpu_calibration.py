@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from experiments import run
-from experiments.served import read_served
+from experiments.served_rows import read_served
 from experiments.served_runs import simulate
 from replicas.calibration.file import Calibration
 from replicas.calibration.gpu import Efficiencies, GpuCalibration, read_any, read_for, write_gpu
@@ -124,7 +124,14 @@ def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: P
     rows = [row(2.0), row(3.0, "codellama/CodeLlama-34b-Instruct-hf"), row(4.0, "meta-llama/Llama-2-70b-hf", 4)]
     served = served_by(of_a_gpu(), tmp_path, rows)
     start = {**TRUE, "bandwidth_efficiency": 0.8, "fixed_s": 1.5e-3, "link_latency_s": 2e-6, "client_s": 3e-3}
-    config = {"kind": "calibrate_gpu", "gpu": "h100-sxm", "served": str(served), "start": start, "free": [*FREE], "max_rounds": 8}
+    config = {
+        "kind": "calibrate_gpu",
+        "gpu": "h100-sxm",
+        "served": str(served),
+        "start": start,
+        "free": [*FREE],
+        "max_rounds": 8,
+    }
     (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
     run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
     found = read_any(tmp_path / "fit" / "calibration.yaml")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.served import choose, read_served
+from experiments.served import choose
+from experiments.served_rows import read_served
 from experiments.served_runs import engine_options, experiment_of, simulate
 from sim.errors import TraceError
 from tests.shared import shared
