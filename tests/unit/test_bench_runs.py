@@ -59,9 +59,9 @@ def test_the_engines_own_blocks_count(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
-    with pytest.raises(TraceError, match="GPU1_Llama served meta-llama/Llama-3.1-8B, and the calibration is of qwen3-8b"):
+    with pytest.raises(TraceError, match=r"GPU1_Llama served meta-llama/Llama-3.1-8B, and the calibration is of qwen3-8b"):
         find_runs(tmp_path, ["*"], "qwen3-8b")
-    with pytest.raises(TraceError, match="nothing is named 'GPU2_.'; there: GPU1_Llama"):
+    with pytest.raises(TraceError, match=r"nothing is named 'GPU2_.'; there: GPU1_Llama"):
         find_runs(tmp_path, ["GPU2_*"], MODEL)
     (tmp_path / "workloads" / "two.jsonl").write_text('{"input_tok_ids": [1]}\n')
     with pytest.raises(TraceError, match=r"two\.jsonl: its prompts are not as many and as long"):
