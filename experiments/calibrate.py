@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from experiments import provenance
-from experiments.calibrate_config import Calibrate
+from experiments.calibrate_config import Calibrate, Kernels
 from experiments.calibrate_plots import draw_fit
 from experiments.loading import RunConfig
 from experiments.recordings import find
@@ -17,10 +17,12 @@ from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Calibration, KvCache, read, write
-from replicas.calibration.fit import Fit, fit
+from replicas.calibration.fit import Fit, fit, fit_kernels
+from replicas.calibration.llmservingsim import ProfileError, read_profile, shapes_served, steps_of
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
+from replicas.surrogate import largest_graph_tokens
 from sim.errors import ConfigError
 
 FILE, STEPS = "calibration.yaml", "steps.parquet"
@@ -36,9 +38,12 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     config = run.experiment
     assert isinstance(config, Calibrate), "only calibrations come here"
     started = time.perf_counter()
-    material = _measured(config, config.measure) if config.measure else _recorded(config)
+    material = _material(config)
     try:
-        fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
+        if config.kernels:
+            fitted = fit_kernels(material.steps, material.max_graph_tokens)
+        else:
+            fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
     except ValueError as error:
         raise ConfigError(f"cannot fit: {error}") from error
     calibration = _calibration(config, fitted, material)
@@ -62,6 +67,31 @@ class _Material:
     engine_version: str | None
     max_graph_tokens: int
     warnings: list[str]
+
+
+def _material(config: Calibrate) -> _Material:
+    if config.measure:
+        return _measured(config, config.measure)
+    return _from_kernels(config, config.kernels) if config.kernels else _recorded(config)
+
+
+def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
+    limits = (kernels.max_num_seqs, kernels.max_num_batched_tokens, kernels.max_kv_tokens)
+    max_graph_tokens = largest_graph_tokens(config.gpu, kernels.max_num_seqs)
+    shapes = shapes_served(kernels.prompt_tokens, kernels.output_tokens, *limits)
+    try:
+        steps = steps_of(read_profile(kernels.path, config.model), shapes, max_graph_tokens, kernels.longest_context_tokens)
+    except ProfileError as error:
+        raise ConfigError(f"kernels {error}") from error
+    return _Material(
+        steps=steps,
+        kv_cache=None,
+        source=f"{len(shapes)} steps with prompts of {kernels.prompt_tokens} and answers of {kernels.output_tokens} tokens, "
+        "put together from a kernel profile",
+        engine_version=config.engine_version,
+        max_graph_tokens=max_graph_tokens,
+        warnings=[],
+    )
 
 
 def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:

@@ -12,12 +12,27 @@ from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Dtype
 from replicas.catalog import Gpu, Model
 from replicas.live.measured import ENGINES
+from sim.params import Params
 
 MEASURED_ENGINE = KindOf("engine to measure", ENGINES, MeasuredEngine)
 
 
+class Kernels(Params):
+    """A kernel profile, and what is served with it: the steps that such requests make are put together from kernels."""
+
+    path: str = Field(min_length=1, description="Folder in LLMServingSim's form: dense.csv, per_sequence.csv, attention.csv")
+    prompt_tokens: int = Field(ge=1, description="Mean prompt length")
+    output_tokens: int = Field(ge=1, description="Mean answer")
+    longest_context_tokens: int = Field(
+        default=0, ge=0, description="About the longest context among the decodes of a step; 0 = all are alike"
+    )
+    max_num_seqs: int = Field(ge=1, description="The engine's, the most requests in a step")
+    max_num_batched_tokens: int = Field(ge=1, description="The engine's, the most tokens in a step")
+    max_kv_tokens: int = Field(ge=1, description="Tokens that its KV cache holds")
+
+
 class Calibrate(Study):
-    """Fits the step time of one engine, to steps that were recorded, or that are measured now."""
+    """Fits the step time of one engine, to steps that were recorded, that are measured now, or put together from kernels."""
 
     kind: Literal["calibrate"] = Field(description="What is done with the rest")
     model: Annotated[Model, Catalogued(catalog.model, catalog.models)] = Field(
@@ -35,6 +50,7 @@ class Calibrate(Study):
         description="Folder of recorded runs: NAME_meta.json and NAME_steps.jsonl or .parquet of each",
     )
     include: list[str] = Field(default=["*"], min_length=1, description="Names of the recordings to fit; * stands for anything")
+    kernels: Kernels | None = Field(default=None, description="A profile of the model's kernels, instead of recordings")
     measure: Annotated[MeasuredEngine, MEASURED_ENGINE] | None = Field(
         default=None, description="An engine to measure now, instead of recordings"
     )
@@ -50,6 +66,8 @@ class Calibrate(Study):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        if (self.recordings is None) == (self.measure is None):
-            raise ValueError("give either recordings, a folder of recorded steps, or measure, an engine to measure now")
+        if sum(one is not None for one in (self.recordings, self.measure, self.kernels)) != 1:
+            raise ValueError(
+                "give one of recordings, a folder of recorded steps, measure, an engine to measure now, and kernels, a profile"
+            )
         return self

@@ -212,6 +212,8 @@ def _shrunk(draft: dict[str, Any]) -> dict[str, Any]:
     """A copy that runs in seconds."""
     draft = copy.deepcopy(draft)
     schema = schema_of(draft)
+    if draft.get("kind") == "calibrate_gpu":
+        draft["max_rounds"] = 1
     traffic = section_at(schema, draft, ("traffic",))
     if traffic is not None and "limit" in traffic.keys:
         limit = draft["traffic"].get("limit")

@@ -32,7 +32,8 @@ INTRODUCTION = """# The keys of a config
 Made by `make docs` from the classes that read a config; `run_experiment.py --schema` prints the same as JSON Schema.
 An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s` per second, `_tokens`, `_bytes`.
 
-- The `kind` at the top says what is done: `simulate` (which may be left out), `plan`, `calibrate` or `validate`.
+- The `kind` at the top says what is done: `simulate` (which may be left out), `plan`, `calibrate`, `calibrate_gpu` or
+  `validate`.
 - Any other `kind` chooses a class; the section's other keys are that class's. `kind: my_module:MyPolicy` loads your own.
 - Paths, in `sweep` and in `--set`, are dotted and use the names of pools: `pools.main.replicas.max_num_seqs`.
 - `sweep` makes one run of every combination of its lists, `seeds` one of each seed. A mapping in a list is laid over the

@@ -162,7 +162,7 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
         return False
 
 
-_FILES = ("path", "calibration", "steps", "recordings")
+_FILES = ("path", "calibration", "steps", "recordings", "served", "kernels")
 """Keys whose values are files or folders."""
 
 

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from experiments.calibrate_config import Calibrate
+from experiments.calibrate_gpu_config import CalibrateGpu
 from experiments.config import Experiment, Study
 from experiments.plans.config import Plan
 from experiments.validate_config import Validate
@@ -23,6 +24,7 @@ TASKS = {
     "simulate": Task(Experiment, "experiments.runner", "experiments.report", "summary"),
     "plan": Task(Plan, "experiments.plans.run", "experiments.plans.run", "pools"),
     "calibrate": Task(Calibrate, "experiments.calibrate", "experiments.calibrate"),
+    "calibrate_gpu": Task(CalibrateGpu, "experiments.calibrate_gpu", "experiments.calibrate_gpu"),
     "validate": Task(Validate, "experiments.validate", "experiments.validate"),
 }
 """What `kind` can be."""

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments import provenance
+from experiments import provenance, validate_served
 from experiments.drift import course_of, drift_scales, follow
 from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
+from experiments.llmservingsim import find_runs
 from experiments.loading import RunConfig, load
 from experiments.recordings import Recording, find
 from experiments.replay import engine_options, simulation_of
@@ -46,12 +47,17 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     """
     config = run.experiment
     assert isinstance(config, Validate), "only validations come here"
+    if Path(config.recordings).is_file():
+        validate_served.run_one(run, folder)
+        return
     started = time.perf_counter()
     try:
         calibration = read(config.calibration)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    recordings = find(config.recordings, config.include, "_requests.csv")
+    recordings = find_runs(config.recordings, config.include, calibration.model.name) or find(
+        config.recordings, config.include, "_requests.csv"
+    )
     scales = drift_scales(recordings, calibration, config.drift)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
@@ -171,4 +177,6 @@ def print_summary(folders: Sequence[Path]) -> None:
     """Prints each validation's page and where its tables and pictures are."""
     for folder in folders:
         print(f"\n{(folder / 'report.md').read_text(encoding='utf-8')}")
-        print(f"tables   {folder / 'errors.parquet'}\npictures {folder / 'plots'}")
+        print(f"tables   {folder / 'errors.parquet'}")
+        if (folder / "plots").exists():
+            print(f"pictures {folder / 'plots'}")

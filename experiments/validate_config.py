@@ -15,10 +15,15 @@ class Validate(Study):
     recordings: str = Field(
         min_length=1,
         description="Folder of recorded runs: NAME_meta.json, NAME_requests.csv, NAME_steps.jsonl of each, and where prompts "
-        "share tokens NAME_prompts.json",
+        "share tokens NAME_prompts.json; or LLMServingSim's HARDWARE/MODEL/vllm/; or served results, as "
+        "serving_ground_truth.jsonl or a YAML index of load generators' reports",
     )
     include: list[str] = Field(
         default=["*"], min_length=1, description="Names of the recordings to simulate; * stands for anything"
+    )
+    exclude: list[str] = Field(default=[], description="Of these, the served results to leave out")
+    distinct_prompts: int = Field(
+        default=45, ge=1, description="Different prompts that served requests share, where the prefix cache is on"
     )
     calibration: str = Field(min_length=1, description="The step times to simulate with: a file that `kind: calibrate` made")
     drift: Literal["none", "one", "each"] = Field(

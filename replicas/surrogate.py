@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from replicas.calibration.file import Calibration, read
+from replicas.calibration.file import Calibration
+from replicas.calibration.gpu import GpuCalibration, read_any, read_for
 from replicas.catalog import Gpu, Model
 from replicas.memory import (
     BF16_BYTES,
@@ -46,7 +47,7 @@ class Surrogate(Params):
         default=None,
         min_length=1,
         description="File with the step time measured on such an engine (`kind: calibrate` makes it, docs/calibration.md "
-        "explains it); none = the roofline of the GPU's data sheet.",
+        "explains it), or what engines reach of such a GPU (`kind: calibrate_gpu`); none = the roofline of its data sheet.",
     )
     step_time_scale: float = Field(
         default=1.0,
@@ -356,6 +357,7 @@ class Surrogate(Params):
             "grammar_cpu_s_per_request": self.grammar_cpu_s_per_request,
             "serial_share": 0.0,
             "gpu_s_per_request": 0.0,
+            "mixed_kv_s_per_token": 0.0,
             "fitted_requests": inf,
             "fitted_tokens": inf,
             "fitted_kv_tokens": inf,
@@ -363,11 +365,12 @@ class Surrogate(Params):
 
     def _calibrated(self, model: Model, gpu: Gpu) -> dict[str, float]:
         """Returns the fields that a calibration decides, none without one."""
-        measured = self.measured
-        if measured is None:
+        if self.calibration is None:
             return {}
         if self._num_sharing(model) > 1:
             raise ValueError(f"calibration {self.calibration} is of one engine; data_parallel_size must be 1 for {model.name}")
+        engine = (model, self.weight_dtype, self.tensor_parallel_size, self._kv_element_bytes)
+        measured = read_for(self.calibration, *engine)
         wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
         if wrong:
             raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")
@@ -376,9 +379,9 @@ class Surrogate(Params):
         return fields
 
     @cached_property
-    def measured(self) -> Calibration | None:
+    def measured(self) -> Calibration | GpuCalibration | None:
         """The calibration, read once; None for a roofline."""
-        return None if self.calibration is None else read(self.calibration)
+        return None if self.calibration is None else read_any(self.calibration)
 
     @property
     def weight_dtype(self) -> str:

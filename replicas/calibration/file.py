@@ -20,7 +20,8 @@ class DeviceTime(Params):
 
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
-    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests.
+    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, and where some request has more than one new
+    token s_per_mixed_kv_token * sum of (c + n).
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
@@ -30,6 +31,12 @@ class DeviceTime(Params):
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of A and M that the longer does not hide.")
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
     s_per_request: float = Field(ge=0, description="For each request in the step.")
+    s_per_mixed_kv_token: float = Field(
+        default=0.0,
+        ge=0,
+        description="More for each token of KV in a step with prompt tokens: attention is then one kernel for all, which reads "
+        "what decodes have cached less well than the kernel for decodes alone. Fitted to kernel profiles only.",
+    )
 
 
 class CpuPart(Params):
@@ -163,6 +170,7 @@ class Calibration(Params):
             "overhead_s": device.fixed_s * scale,
             "serial_share": device.serial_share,
             "gpu_s_per_request": device.s_per_request * scale,
+            "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],
@@ -173,12 +181,19 @@ class Calibration(Params):
     @property
     def document(self) -> dict[str, Any]:
         """The file's content: catalogued names where there are some, fractions to five digits."""
-        data = self.model_dump(mode="json", exclude_none=True)
-        for key, value, known in (("gpu", self.gpu, gpus()), ("model", self.model, models())):
-            is_known = known.get(value.name) == value
-            data[key] = value.name if is_known else value.model_dump(mode="json", exclude_defaults=True)
-        rounded: dict[str, Any] = _rounded(data)
-        return rounded
+        return document_of(self)
+
+
+def document_of(calibration: Params) -> dict[str, Any]:
+    """Returns what a file of `calibration` holds: catalogued names where there are some, fractions to five digits."""
+    data = calibration.model_dump(mode="json", exclude_none=True)
+    known: dict[str, Any] = {"gpu": gpus(), "model": models()}
+    for key in [key for key in known if key in data]:
+        value = getattr(calibration, key)
+        is_known = known[key].get(value.name) == value
+        data[key] = value.name if is_known else value.model_dump(mode="json", exclude_defaults=True)
+    rounded: dict[str, Any] = _rounded(data)
+    return rounded
 
 
 def read(path: str | Path) -> Calibration:
@@ -201,10 +216,13 @@ def read(path: str | Path) -> Calibration:
         raise ValueError(f"calibration {path}: {' '.join(str(error).split())}") from error
 
 
-def write(calibration: Calibration, path: Path) -> None:
+_HEAD = "How long a step of this engine takes, as measured. Times in seconds; docs/calibration.md explains each key."
+
+
+def write(calibration: Params, path: Path, head: str = _HEAD) -> None:
     """Writes a calibration file, with a first line for whoever opens it."""
-    head = "# How long a step of this engine takes, as measured. Times in seconds; docs/calibration.md explains each key.\n"
-    path.write_text(head + yaml.dump(calibration.document, Dumper=_Dumper, sort_keys=False, width=120), encoding="utf-8")
+    text = yaml.dump(document_of(calibration), Dumper=_Dumper, sort_keys=False, width=120)
+    path.write_text(f"# {head}\n{text}", encoding="utf-8")
 
 
 class _Dumper(yaml.SafeDumper):

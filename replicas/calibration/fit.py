@@ -1,13 +1,14 @@
 """Fits the step-time form of DESIGN section 4 to recorded steps, and says how good the fit is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
 from replicas.calibration.cpu_fit import fit_cpu
-from replicas.calibration.device_fit import NAMES, device_s, fit_device, identified
+from replicas.calibration.device_fit import NAMES, OUTLIER, device_s, fit_device, identified
 from replicas.calibration.file import CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
 from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
 from replicas.step_time import padded_tokens
@@ -78,7 +79,39 @@ def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Floats:
 
 def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0) -> Floats:
     """Returns (n,) the device's seconds of each step, to be compared with `device_s`."""
-    return device_s(features_of(steps, max_graph_tokens), [getattr(device_time, name) for name in NAMES])
+    seconds = device_s(features_of(steps, max_graph_tokens), [getattr(device_time, name) for name in NAMES])
+    return seconds + device_time.s_per_mixed_kv_token * mixed_kv_tokens(steps)
+
+
+def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:
+    """Returns (n,) the KV tokens of each step in which some request has more than one new token, 0 for the others."""
+    is_mixed = steps["num_tokens"] > steps["num_requests"]
+    return np.where(is_mixed, steps["kv_tokens"], 0.0).astype(np.float64)
+
+
+def fit_kernels(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Fit:
+    """Fits all coefficients to steps put together from kernels, `s_per_mixed_kv_token` among them.
+
+    It is left to kernel profiles, which have no noise: in recorded steps it could hardly be told from the others.
+
+    Raises:
+        ValueError: too few steps, or times that are not positive.
+    """
+    measured_s, mixed = steps["device_s"].to_numpy(np.float64), mixed_kv_tokens(steps)
+
+    def fitted(s_per_token: float) -> tuple[float, Fit]:
+        plain = steps.assign(device_s=np.maximum(measured_s - s_per_token * mixed, 0.1 * measured_s))
+        found = fit(plain, max_graph_tokens, drift_window_s=None)
+        time = found.device_time.model_copy(update={"s_per_mixed_kv_token": s_per_token})
+        errors = (predicted_s(steps, time, max_graph_tokens) / measured_s - 1) / OUTLIER
+        whole = replace(found, device_time=time, residuals=residuals_of(measured_s * (1 + errors * OUTLIER), measured_s))
+        return float(np.sum(np.sqrt(1 + errors**2) - 1)), whole
+
+    if not mixed.any():
+        return fitted(0.0)[1]
+    most = float(np.min(measured_s[mixed > 0] / mixed[mixed > 0]))  # all of the step that has most of it
+    best = minimize_scalar(lambda share: fitted(share * most)[0], bounds=(0.0, 1.0), method="bounded", options={"xatol": 0.01})
+    return min((fitted(share * most) for share in (0.0, float(best.x))), key=lambda one: one[0])[1]
 
 
 def _knots(at_s: Floats, window_s: float | None) -> Floats:

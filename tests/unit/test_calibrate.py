@@ -76,7 +76,7 @@ def test_recordings_of_a_slow_and_a_fast_hour_are_told_apart(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("keys", "error", "said"),
     [
-        ({}, ConfigError, "give either recordings, a folder of recorded steps, or measure"),
+        ({}, ConfigError, "give one of recordings, a folder of recorded steps, measure"),
         ({"recordings": "nowhere"}, TraceError, "recordings nowhere: no such folder"),
         (
             {"measure": {"kind": "tests.engines:truth"}},

@@ -54,7 +54,7 @@ def test_misspelled_gpu_names_the_nearest(wrong: str, right: str) -> None:
 
 
 def test_unknown_model_lists_what_is_known() -> None:
-    with pytest.raises(ValueError, match=r"no model named 'zzz'; known: deepseek-v3, .*qwen3-8b$"):
+    with pytest.raises(ValueError, match=r"no model named 'zzz'; known: codellama-34b, .*yi-34b$"):
         model("zzz")
     with pytest.raises(ValueError, match=r"did you mean 'llama-3\.1-70b'"):
         model("Llama-3.1-70B")

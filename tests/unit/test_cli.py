@@ -99,7 +99,7 @@ def test_a_file_after_the_sets_is_a_config(config: Path, capsys: pytest.CaptureF
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--schema"]) == 0
     kinds = {kind["properties"]["kind"]["const"]: kind for kind in json.loads(capsys.readouterr().out)["oneOf"]}
-    assert set(kinds) == {"simulate", "plan", "calibrate", "validate"}
+    assert set(kinds) == {"simulate", "plan", "calibrate", "calibrate_gpu", "validate"}
     assert all(kinds[kind]["properties"]["traffic"]["oneOf"] for kind in ("simulate", "plan"))
 
 

@@ -18,12 +18,32 @@ def sets_for(path: Path) -> list[str]:
         return [f"recordings={shared('data/live_cpu')}"]
     if path.stem == "live_smoke":
         return ["sweep=null", "pools.main.replicas.kind=surrogate"]
+    kernels = {"calibrate_rtx4090_kernels": "RTX4090", "calibrate_rtxpro6000_kernels": "RTXPRO6000"}
+    if path.stem in kernels:
+        perf = f"data/measurements/llmservingsim/profiler/perf/{kernels[path.stem]}/meta-llama/Llama-3.1-8B/bf16/tp1"
+        return [f"kernels.path={shared(perf)}"]
+    if path.stem.startswith("validate_rtx"):
+        return [f"recordings={shared('data/measurements/llmservingsim/bench/examples')}"]
+    if path.stem.endswith(("_served", "_kubecon", "_silicon")):
+        return served_sets_for(path)
     if path.stem == "mooncake":
         return [f"traffic.path={shared('data/traces/mooncake/conversation_trace.jsonl')}"]
     if "azure" not in path.stem:
         return []
     name = f"AzureLLMInferenceTrace_{'code' if path.stem == 'azure_code' else 'conv'}.csv"
     return [f"traffic.path={shared(f'data/traces/azure2023/{name}')}"]
+
+
+def served_sets_for(path: Path) -> list[str]:
+    """Served results, and where a config reads kernel tables those of its GPU."""
+    results = shared("data/serving_ground_truth.jsonl")
+    if path.stem.endswith("_silicon"):
+        results = shared("data/measurements/aiconfigurator/silicon_sample.csv")
+    if path.stem.startswith("validate"):
+        return [f"recordings={results}"]
+    systems = {"calibrate_a100_served": "a100_sxm", "calibrate_l40s_served": "l40s"}
+    tables = [shared(f"data/measurements/aiconfigurator/data/{systems[path.stem]}")] if path.stem in systems else []
+    return [f"served={results}", *(f"kernels={table}" for table in tables)]
 
 
 def test_the_six_are_there() -> None:

@@ -71,6 +71,13 @@ def test_calibrated_terms_are_added(step_time: Any) -> None:
     assert step_time(a_batch(), an_engine(serial_share=0.25, gpu_s_per_request=3.0)) == 70 + 10 + 12
 
 
+def test_kv_takes_longer_in_a_step_with_prompt_tokens(step_time: Any) -> None:
+    """50 tokens of KV at 2 s more each, if some request has more than one new token; a batch of decodes alone has none."""
+    for requests, more in ((4, 100.0), (10, 0.0)):
+        batch, engine = a_batch(tokens=10, kv=50, requests=requests), an_engine(mixed_kv_s_per_token=2.0)
+        assert step_time(batch, engine) == step_time(batch, an_engine()) + more
+
+
 @pytest.mark.parametrize("field", ["fitted_requests", "fitted_tokens", "fitted_kv_tokens"])
 def test_a_step_larger_than_those_fitted_is_outside_in_each_respect(field: str) -> None:
     batch = a_batch(tokens=10, kv=50, requests=4)

@@ -1,0 +1,168 @@
+"""Runs `kind: calibrate_gpu`: served results in, what engines reach of the GPU's peaks out."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from experiments import provenance
+from experiments.calibrate_gpu_config import CalibrateGpu
+from experiments.loading import RunConfig
+from experiments.served import Served, choose
+from experiments.served_rows import read_served
+from experiments.served_runs import Outcome, simulate
+from experiments.tables import write_json
+from experiments.whole_folder import whole_folder
+from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
+from replicas.calibration.file import FittedRange
+from replicas.calibration.gpu import Efficiencies, GpuCalibration, read_any, write_gpu
+from sim.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+FILE = "calibration.yaml"
+
+FITTED = (("ttft_s", 0.5), ("tpot_s", 1.0))
+"""Metrics that are fitted, by their means, and their weights: targets for TTFT are twice as wide as those for TPOT. E2E
+follows from both."""
+
+OUTLIER = 0.05
+"""Relative error from which on a result counts less and less (soft L1): means with stalls of the machine in them."""
+
+STEP = 0.02
+"""Relative step of the finite differences: above the ripple that whole steps of an engine put on a mean."""
+
+LIMITS = {"flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "kv_bandwidth_efficiency": 1.0, "serial_share": 1.0}
+
+
+def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+    """Fits the coefficients and leaves `calibration.yaml`, `results.txt` and `manifest.json` in `folder`.
+
+    Raises:
+        ConfigError: nothing to fit, or fewer results than coefficients.
+        TraceError: the served results are wrong.
+    """
+    config = run.experiment
+    assert isinstance(config, CalibrateGpu), "only fits to served results come here"
+    started = time.perf_counter()
+    chosen, problems = choose(read_served(config.served), config.include, config.exclude)
+    chosen = [one for one in chosen if one.gpu == config.gpu.name]
+    if len(chosen) * len(FITTED) < len(config.free):
+        raise ConfigError(f"{len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} coefficients")
+    with whole_folder(folder) as partial:
+        (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
+        found, outcomes = fit(config, chosen, partial / FILE)
+        write_gpu(_calibration(config, found, chosen, outcomes), partial / FILE)
+        lines = [f"{len(names)} results left out: {problem}" for problem, names in problems.items()]
+        (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
+        write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
+
+
+def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[Efficiencies, list[Outcome]]:
+    """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
+
+    Args:
+        config: start, free coefficients and the results' prompts.
+        chosen: the served results.
+        scratch: a file to hold the coefficients that are tried.
+    """
+    start = start_of(config).model_dump()
+    scale = np.array([start[name] or _SMALL[name] for name in config.free])
+    upper = np.array([LIMITS.get(name, np.inf) for name in config.free]) / scale
+
+    def at(point: Floats) -> tuple[Efficiencies, list[Outcome]]:
+        tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
+        write_gpu(_calibration(config, tried, [], []), scratch)
+        prompts = config.distinct_prompts
+        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed) for one in chosen]
+
+    def errors(point: Floats) -> Floats:
+        pairs = zip(chosen, at(point)[1], strict=True)
+        found = [weight * _log_error(one, outcome, metric) for one, outcome in pairs for metric, weight in FITTED]
+        return np.nan_to_num(np.array(found))
+
+    first = np.minimum(np.ones(len(scale)), 0.99 * upper)
+    found = least_squares(
+        errors,
+        first,
+        bounds=(1e-6, upper),
+        loss="soft_l1",
+        f_scale=OUTLIER,
+        diff_step=np.full(len(scale), STEP),
+        max_nfev=config.max_rounds,
+    )
+    return at(found.x)
+
+
+def start_of(config: CalibrateGpu) -> Efficiencies:
+    """Returns where the fit starts: `start`, with what kernel tables say in its place.
+
+    Raises:
+        ConfigError: the tables are missing or wrong.
+    """
+    if config.kernels is None:
+        return config.start
+    try:
+        return config.start.model_copy(update=read_efficiencies(config.kernels, config.gpu)._asdict())
+    except KernelError as error:
+        raise ConfigError(f"kernels {error}") from error
+
+
+_SMALL: Mapping[str, float] = {
+    "link_latency_s": 2e-6,
+    "fixed_s": 1e-3,
+    "s_per_request": 1e-5,
+    "serial_share": 0.1,
+    "client_s": 1e-3,
+}
+"""What a coefficient is measured in that starts at 0."""
+
+
+def _log_error(served: Served, outcome: Outcome, metric: str) -> float:
+    """NaN where there is nothing to compare, as TTFT in a closed loop: that depends on how its requests clump."""
+    if served.concurrency and metric == "ttft_s":
+        return float("nan")
+    return float(np.log(outcome.measures.value(metric, "mean") / served.real.value(metric, "mean")))
+
+
+def _calibration(
+    config: CalibrateGpu, found: Efficiencies, chosen: Sequence[Served], outcomes: Sequence[Outcome]
+) -> GpuCalibration:
+    largest = np.max([outcome.largest for outcome in outcomes], axis=0).tolist() if outcomes else [np.finfo(float).max] * 4
+    names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
+    models = sorted({f"{one.model} x {one.tensor_parallel_size}" for one in chosen})
+    are_closed = all(one.concurrency for one in chosen)
+    metrics = " and ".join(metric.removesuffix("_s").upper() for metric, _ in FITTED if not (are_closed and metric == "ttft_s"))
+    return GpuCalibration(
+        engine_version=config.engine_version,
+        gpu=config.gpu,
+        source=f"means of {metrics} of {len(chosen)} served results ({', '.join(models)}), fitted by simulating them",
+        fitted_to=[one.name for one in chosen],
+        given=[name for name in Efficiencies.model_fields if name not in config.free],
+        efficiencies=found,
+        range=FittedRange(**{name: [1.0, value] for name, value in zip(names, largest, strict=True)}),
+    )
+
+
+def _table(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> list[str]:
+    lines = [f"{'fitted':<100}{'TTFT':>8}{'TPOT':>8}{'E2E':>8}"]
+    for one, outcome in zip(chosen, outcomes, strict=True):
+        metrics = ("ttft_s", "tpot_s", "e2e_s")
+        found = [np.expm1(_log_error(one, outcome, metric)) for metric in metrics]
+        cells = "".join(f"{error:>+8.1%}" if np.isfinite(error) else f"{'':>8}" for error in found)
+        lines.append(f"{one.name:<100}{cells}")
+    return lines
+
+
+def print_summary(folders: Sequence[Path]) -> None:
+    """Prints each fit's coefficients, how far off every fitted result is, and where the file is."""
+    for folder in folders:
+        calibration: Any = read_any(folder / FILE)
+        print(f"\n{calibration.gpu.name}: {calibration.source}")
+        for name, value in calibration.efficiencies:
+            print(f"  {name:<22}{value:>12.4g}{'   given' if name in calibration.given else ''}")
+        print(f"\n{(folder / 'results.txt').read_text(encoding='utf-8')}\nfile     {folder / FILE}")

@@ -1,0 +1,58 @@
+"""Served results that others published: a rate, lengths and latency percentiles, and which of them can be simulated."""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.errors import Measures
+from sim.errors import TraceError
+
+
+@dataclass(frozen=True)
+class Served:
+    """One served result: so many requests a second of these lengths, and what their users saw."""
+
+    name: str  # group/gpu/model/tp/workload/rate
+    group: str
+    model: str  # of the catalogue; "" where it has none
+    gpu: str
+    tensor_parallel_size: int
+    quantization: str | None
+    engine_version: str
+    rate_per_s: float
+    num_requests: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    is_even: bool  # requests are evenly spaced; otherwise they are Poisson
+    shares_prompts: bool  # its prompts come from a short list, and the prefix cache is on
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    real: Measures = field(default_factory=Measures)
+    concurrency: int = 0  # of a closed loop, whose rate is not known; 0 = open
+    problem: str = ""  # why it cannot be simulated as an open run
+
+
+def choose(
+    results: Sequence[Served], include: Sequence[str], exclude: Sequence[str] = ()
+) -> tuple[list[Served], dict[str, list[str]]]:
+    """Returns the results whose names match and that can be simulated, and problem -> names of those that cannot.
+
+    Raises:
+        TraceError: nothing matches one of `include`.
+    """
+    chosen: dict[str, Served] = {}
+    problems: dict[str, list[str]] = {}
+    for pattern in include:
+        matching = [one for one in results if fnmatch.fnmatch(one.name, pattern)]
+        if not matching:
+            groups = ", ".join(sorted({one.group for one in results}))
+            raise TraceError(f"served results: nothing is named '{pattern}'; names are group/gpu/model/tp/workload/rate; "
+                             f"groups: {groups}")  # fmt: skip
+        for one in matching:
+            if any(fnmatch.fnmatch(one.name, other) for other in exclude):
+                problems.setdefault("excluded by the config", []).append(one.name)
+            elif one.problem:
+                problems.setdefault(one.problem, []).append(one.name)
+            else:
+                chosen[one.name] = one
+    return [*chosen.values()], problems

@@ -1,0 +1,85 @@
+"""How published results name models, GPUs and engine arguments, and what we call them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from replicas.catalog import gpus, models
+
+MODELS = {
+    "llama-2-7b-hf": "llama-2-7b",
+    "llama-2-70b-hf": "llama-2-70b",
+    "meta-llama-3-8b-instruct": "llama-3.1-8b",
+    "llama-3.1-8b-instruct": "llama-3.1-8b",
+    "qwen3-30b-a3b-instruct-2507": "qwen3-30b-a3b",
+    "llama-3.1-70b-instruct": "llama-3.1-70b",
+    "llama-3.3-70b-instruct": "llama-3.1-70b",
+    "mixtral-8x7b-v0.1": "mixtral-8x7b",
+    "codellama-34b-instruct-hf": "codellama-34b",
+    "mistral-nemo-instruct-2407": "mistral-nemo-12b",
+    "qwen2.5-7b-instruct": "qwen2.5-7b",
+    "llama-3.1-8b-instruct-fp8": "llama-3.1-8b",
+}
+"""Names of models on Hugging Face, without the owner and in lower case, and of the same shapes in our catalogue."""
+
+DTYPES = {"bf16": None, "fp16": None, "fp16/bf16": None, "bfloat16": None, "fp8": "fp8"}
+"""How a result names the dtype of its weights, and the surrogate's `quantization`."""
+
+
+def arguments_of(given: Any) -> dict[str, Any]:
+    """Returns vLLM's arguments by name, from a mapping or a command line.
+
+    >>> arguments_of(["--max-num-seqs=128", "--no-enable-prefix-caching", "--model=$(ID)"])
+    {'max_num_seqs': 128, 'enable_prefix_caching': False, 'model': '$(ID)'}
+    """
+    pairs = dict(given) if isinstance(given, Mapping) else dict(_options(given if isinstance(given, list) else ()))
+    named = {_ALIASES.get(name, name.replace("-", "_")): value for name, value in pairs.items()}
+    return {name: _value(value) for name, value in named.items() if value not in ("", None)}
+
+
+_ALIASES = {"gpu_mem_util": "gpu_memory_utilization", "cpu_offload": "cpu_offload_gb"}
+"""Short names in some published results."""
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    for word in words:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if name.startswith("no-") and not equals:
+            yield name.removeprefix("no-"), False
+        else:
+            yield name, value if equals else True
+
+
+def _value(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def model_of(name: str) -> str:
+    """Returns the catalogue's name of a model by its name on Hugging Face, with or without the owner; "" where it has none.
+
+    >>> model_of("meta-llama/Llama-2-7b-hf")
+    'llama-2-7b'
+    """
+    short = name.split("/")[-1].lower()
+    return short if short in models() else MODELS.get(short, "")
+
+
+def gpu_of(name: str) -> str:
+    """Returns the catalogue's name of a GPU that is named in prose, by its first word; "" where it has none.
+
+    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "A100 80GB", "RTX 4090 24GB", "MI300X")]
+    ['h100-sxm', 'a100-sxm', 'rtx-4090', '']
+    """
+    words = name.lower().replace("rtx pro 6000", "rtx-pro-6000").replace("rtx 4090", "rtx-4090").split()
+    variant = "pcie" if "pcie" in words else "sxm"
+    for word in words[:1]:
+        for known in (word, f"{word}-{variant}"):
+            if known in gpus():
+                return known
+    return ""

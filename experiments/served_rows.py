@@ -1,0 +1,176 @@
+"""Reads served results: JSON lines, load generators' reports, aiconfigurator's table of closed loops."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.errors import STATISTICS, Measures
+from experiments.served import Served
+from experiments.served_engines import DTYPES, arguments_of, gpu_of, model_of
+from experiments.served_reports import rows_of
+from replicas.catalog import gpus
+from sim.errors import TraceError
+
+SERVED_SHARE = 0.95
+"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up: a closed
+loop, which an open one does not repeat. Assumption: an open run of minutes ends with less than a twentieth of it in flight."""
+
+
+def read_served(path: str | Path) -> list[Served]:
+    """Reads JSON lines in the form of `serving_ground_truth.jsonl`, an index of load generators' reports (YAML), or
+    aiconfigurator's `silicon_sample.csv`.
+
+    Every line or report becomes a result, perhaps with a problem.
+
+    Raises:
+        TraceError: no such file, or a line or report is no result.
+    """
+    path = Path(path)
+    results: list[Served] = []
+    names: dict[str, int] = {}
+    if path.suffix == ".csv":
+        return read_silicon(path)
+    for number, row in enumerate(rows_of(path) if path.suffix in (".yaml", ".yml") else _lines(path), start=1):
+        try:
+            one = _served(row)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TraceError(f"{path}:{number}: is not a served result ({type(error).__name__}: {error})") from error
+        names[one.name] = names.get(one.name, 0) + 1
+        again = f"#{names[one.name]}" if names[one.name] > 1 else ""
+        results.append(replace(one, name=one.name + again))
+    return results
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise TraceError(f"{path}:{number}: is not JSON ({error})") from error
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from error
+
+
+def read_silicon(path: Path) -> list[Served]:
+    """Reads closed loops in the form of aiconfigurator's silicon_sample.csv, aggregated engines only.
+
+    Raises:
+        TraceError: no such file, or a column is missing.
+    """
+    try:
+        table = pd.read_csv(path, low_memory=False)
+        table = table[table["mode"] == "agg"]
+        return [_silicon(row) for row in table.to_dict("records")]
+    except (OSError, KeyError, ValueError) as error:
+        raise TraceError(f"{path}: is no table of served results ({type(error).__name__}: {error})") from error
+
+
+def _silicon(row: Mapping[Any, Any]) -> Served:
+    name = str(row["model_path"]).split("/")[-1]
+    model, gpu = model_of(name), str(row["system"]).replace("_", "-")
+    sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
+    quantization = DTYPES.get(str(row["gemm_quant_mode"]))
+    problems = {
+        f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
+        f"model {name} is not in the catalogue": not model,
+        f"GPU {gpu} is not in the catalogue": gpu not in gpus(),
+        f"{row['gemm_quant_mode']} weights": row["gemm_quant_mode"] not in ("fp8", "bfloat16"),
+        "pipeline parallelism": row["pp_size"] > 1,
+    }
+    version = row["backend_version"]
+    times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
+    return Served(
+        name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
+        group="silicon",
+        model=model,
+        gpu=gpu,
+        tensor_parallel_size=sizes[3],
+        quantization=quantization,
+        engine_version=str(version) if version == version else "",
+        rate_per_s=0.0,
+        num_requests=max(60, 3 * sizes[2]),
+        num_prompt_tokens=sizes[0],
+        num_output_tokens=sizes[1],
+        is_even=True,
+        shares_prompts=False,
+        arguments={"async_scheduling": True} if version != version else {},
+        real=Measures(statistics=times),
+        concurrency=sizes[2],
+        problem=next((problem for problem, is_so in problems.items() if is_so), ""),
+    )
+
+
+def _served(row: Mapping[str, Any]) -> Served:
+    arguments = arguments_of(row["server_args"])
+    lengths, answers = row["in_len"] or {}, row["out_len"] or {}
+    prompt = (lengths.get("measured_prompt") or {}).get("mean") or lengths.get("total") or lengths.get("mean") or 0
+    output = answers.get("requested") or answers.get("p50") or answers.get("mean") or 0  # the mean is of re-encoded text
+    rate = row["rate"] if isinstance(row["rate"], int | float) else 0.0
+    model, gpu = model_of(row["model"]), gpu_of(row["gpu"])
+    words = str(row["workload"]).split(";")[0].lower().removeprefix("inference-perf shared_prefix ")
+    workload = re.sub(r"[^a-z0-9+]+", "-", words).strip("-")
+    parts = (row["group"], gpu or "unknown-gpu", row["model"].split("/")[-1], f"tp{row['tp']}", workload, f"{rate:g}")
+    return Served(
+        name="/".join(parts),
+        group=row["group"],
+        model=model,
+        gpu=gpu,
+        tensor_parallel_size=int(row["tp"] or 1),
+        quantization=DTYPES.get(str(row["dtype"]).lower()),
+        engine_version=str(row["engine_version"] or ""),
+        rate_per_s=float(rate),
+        num_requests=int(row["num_prompts"] or 0),
+        num_prompt_tokens=round(prompt),
+        num_output_tokens=round(output),
+        is_even="constant" in str(row["arrival"]),
+        shares_prompts=("system" in lengths or "shared_prefix" in str(row["workload"]))
+        and bool(arguments.get("enable_prefix_caching", True)),
+        arguments=arguments,
+        real=_measures(row),
+        problem=_problem(row, model, gpu, rate, prompt * output),
+    )
+
+
+def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths: float) -> str:
+    """Why a result is not one of an open run of a known engine; "" where it is."""
+    served = row["throughput_req_s"]
+    workload, quality = str(row["workload"]), str(row["quality"])
+    problems = {
+        f"engine {row['engine']}, not vllm": row["engine"] != "vllm",
+        "vLLM's V0 engine": "v0_engine" in workload,
+        "drafts, whose acceptance is not known": "eagle" in workload,
+        "mixes stages of different rates": isinstance(row["rate"], list) or "mixes stages" in quality,
+        "no rate: a closed loop, or all at once": not rate,
+        "clients gave up: overload with timeouts": quality.startswith("C"),
+        "closed loop: the client's limit of requests in flight held the rate down": bool(
+            served and rate and served < SERVED_SHARE * rate
+        ),
+        "arrivals are neither evenly spaced nor Poisson": not re.search(r"constant|Poisson(?!-like)", str(row["arrival"])),
+        f"model {row['model']} is not in the catalogue": not model,
+        f"GPU {row['gpu']} is not in the catalogue": not gpu,
+        f"dtype {row['dtype']} is not known": str(row["dtype"]).lower().split("?")[0] not in DTYPES,
+        "lengths are not known": not lengths,
+        "no latencies": not _measures(row).statistics,
+    }
+    return next((problem for problem, is_so in problems.items() if is_so), "")
+
+
+def _measures(row: Mapping[str, Any]) -> Measures:
+    """Times in seconds. TPOT is what follows from E2E, TTFT and the length: some tools count two chunks a token."""
+    found: dict[tuple[str, str], float] = {}
+    for metric in ("ttft", "tpot", "itl", "e2e"):
+        values = row[f"{metric}_ms"] or {}
+        if metric == "tpot" and "mean_derived" in values:
+            values = {"mean": values["mean_derived"]}
+        if metric == "itl" and "tpot_ms" in row and "mean_derived" in (row["tpot_ms"] or {}):
+            values = {}  # these groups' ITL is their TPOT again
+        found |= {(f"{metric}_s", name): values[name] / 1e3 for name in STATISTICS if values.get(name)}
+    rate = row["throughput_req_s"]
+    return Measures(statistics=found, rates={"requests_per_s": rate} if rate else {})

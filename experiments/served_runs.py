@@ -1,0 +1,154 @@
+"""Simulates served results: the same rate, mean lengths and engine; and what the simulated users saw."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from experiments.config import Experiment
+from experiments.errors import Measures
+from experiments.served import Served
+from replicas.surrogate import Surrogate
+from sim.errors import TraceError
+
+WARM_UP = 0.1
+"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other. In a
+closed loop it is those that fill it."""
+
+MAX_REQUESTS = 2000
+"""Enough: at an even rate the same steps come again and again."""
+
+MOST_RATES, SAME_RATE = 12, 0.01
+"""How often the rate of a closed loop is tried, and when it is found: when a request takes within 1 % of what it stands for."""
+
+ASYNC_SINCE = (0, 14)
+"""vLLM's version from which async scheduling is on unless told otherwise. Source: vLLM 0.14.0's release notes."""
+
+OLD_MEMORY = {"gpu_memory_utilization": 0.9, "cuda_graph_bytes": 0.0}
+"""What vLLM before 0.21 took of the GPU."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one simulated result."""
+
+    measures: Measures
+    largest: tuple[float, float, float, float]  # requests, tokens, attended tokens, KV tokens of a step, at most
+
+
+class _Kept:
+    """A sink that keeps the requests and drops the rest."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def add_machine(self, machine: int, pool: int) -> None: ...
+
+    def write_requests(self, first_id: int, rows: Any) -> None:
+        self.rows.append(rows.copy())
+
+    def write_interval(self, rows: list[dict[str, Any]]) -> None: ...
+
+
+def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed: int = 1) -> Experiment:
+    """Returns the simulation that repeats a served result.
+
+    Args:
+        served: what to repeat.
+        calibration: the file with the step times.
+        distinct_prompts: how many different prompts its requests are drawn from, where the prefix cache is on.
+        seed: of the run.
+
+    Raises:
+        TraceError: the engine's arguments contradict each other or the calibration.
+    """
+    num_requests = min(served.num_requests, MAX_REQUESTS)
+    lengths = {"prompt": served.num_prompt_tokens, "output": served.num_output_tokens}
+    traffic: dict[str, Any] = {
+        "kind": "constant" if served.is_even else "poisson",
+        "rate_per_s": served.rate_per_s,
+        "duration_s": num_requests / served.rate_per_s,
+        "lengths": {name: {"kind": "fixed", "tokens": tokens} for name, tokens in lengths.items()},
+    }
+    if served.shares_prompts:
+        traffic["prefixes"] = {"num": distinct_prompts, "tokens": served.num_prompt_tokens, "zipf": 0.0}
+    pool = {
+        "name": "main",
+        "model": served.model,
+        "gpu": served.gpu,
+        "replicas": {"kind": "surrogate", "calibration": calibration, **engine_options(served)[0]},
+        "autoscaler": {"kind": "fixed", "replicas": 1},
+    }
+    document = {"name": "served", "kind": "simulate", "seed": seed, "traffic": traffic, "router": {"kind": "round_robin"}}
+    try:
+        return Experiment.model_validate_json(json.dumps({**document, "pools": [pool]}))
+    except ValueError as error:
+        raise TraceError(f"{served.name}: cannot be simulated: {error}") from error
+
+
+def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
+    """Returns the surrogate's options for the engine that served, and the arguments that it does not know, in words."""
+    known = Surrogate.model_fields
+    options = {name: value for name, value in served.arguments.items() if name in known and name != "quantization"}
+    version = tuple(int(part) for part in re.findall(r"\d+", served.engine_version)[:2])
+    options.setdefault("async_scheduling", version >= ASYNC_SINCE)
+    for name, value in OLD_MEMORY.items():
+        options.setdefault(name, value)
+    options |= {"tensor_parallel_size": served.tensor_parallel_size}
+    if served.quantization:
+        options["quantization"] = served.quantization
+    unknown = [f"{name}={value}" for name, value in served.arguments.items() if name not in known and name != "model"]
+    return options, unknown
+
+
+def simulate(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int = 1) -> Outcome:
+    """Simulates a served result in memory.
+
+    Args:
+        served: what to repeat.
+        calibration: the file with the step times.
+        client_s: what the clients' clocks show on top of the engine's time: network, tokenizer.
+        distinct_prompts: how many different prompts there are, where the prefix cache is on.
+        seed: of the run.
+    """
+    if served.concurrency:
+        return _closed(served, calibration, client_s, distinct_prompts, seed)
+    return _open(served, calibration, client_s, distinct_prompts, seed, int(WARM_UP * min(served.num_requests, MAX_REQUESTS)))
+
+
+def _closed(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int) -> Outcome:
+    """A closed loop as an open one, evenly spaced, at the rate that has as many requests in flight on average (Little's law).
+
+    Its requests come as others end, in clumps; here they do not. That tells TPOT, and not TTFT.
+    """
+    e2e_s = served.num_output_tokens * 0.02
+    for _ in range(MOST_RATES):
+        rated = replace(served, rate_per_s=served.concurrency / e2e_s, concurrency=0)
+        outcome = _open(rated, calibration, client_s, distinct_prompts, seed, num_warm_up=served.concurrency)
+        found_s = outcome.measures.value("e2e_s", "mean")
+        if abs(found_s / e2e_s - 1) < SAME_RATE:
+            break
+        e2e_s = float(np.sqrt(e2e_s * found_s))  # half-way: a lower rate has fewer in flight, which makes them faster
+    return outcome
+
+
+def _open(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int, num_warm_up: int) -> Outcome:
+    from experiments.wiring import Wiring  # here: compiled code
+
+    sink = _Kept()
+    wiring = Wiring(experiment_of(served, calibration, distinct_prompts, seed), sink, lambda now_s, num_ended: None)
+    wiring.simulation.run()
+    everything = np.concatenate(sink.rows)
+    rows: Any = everything[min(num_warm_up, len(everything) - 1) :].view(np.recarray)
+    ttft_s = rows.first_token_at_s - rows.arrived_at_s + client_s
+    e2e_s = rows.finished_at_s - rows.arrived_at_s + client_s
+    latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": (e2e_s - ttft_s) / max(1, served.num_output_tokens - 1)}
+    span_s = float(rows.finished_at_s.max() - rows.arrived_at_s.min())
+    replica = wiring.plane.fleet.replicas[0]
+    context = served.num_prompt_tokens + served.num_output_tokens
+    kv_tokens = float(replica.peak_running) * context
+    attended = kv_tokens + float(replica.peak_batched_tokens) * served.num_prompt_tokens / 2
+    largest = (float(replica.peak_running), float(replica.peak_batched_tokens), attended, kv_tokens)
+    return Outcome(Measures(latencies, rates={"requests_per_s": len(rows) / span_s}), largest)

@@ -1,0 +1,129 @@
+"""Validates against served results: each one simulated again, and how far off its means and percentiles are."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import provenance
+from experiments.errors import COLUMNS, errors
+from experiments.loading import RunConfig
+from experiments.served import Served, choose
+from experiments.served_rows import read_served
+from experiments.served_runs import Outcome, engine_options, simulate
+from experiments.tables import write_json, write_rows
+from experiments.validate_config import Validate
+from experiments.whole_folder import whole_folder
+from replicas.calibration.gpu import GpuCalibration, read_any
+from sim.errors import ConfigError
+
+_SHOWN = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("e2e_s", "E2E"))
+_STATISTICS = ("mean", "p50", "p90", "p99")
+
+
+def run_one(run: RunConfig, folder: Path) -> None:
+    """Simulates every served result that matches and leaves errors.parquet, the page and a manifest in `folder`.
+
+    Raises:
+        ConfigError: the calibration cannot be read, or is of a GPU on which no result can be simulated.
+        TraceError: the served results are wrong.
+    """
+    config = run.experiment
+    assert isinstance(config, Validate), "only validations come here"
+    started = time.perf_counter()
+    try:
+        calibration = read_any(config.calibration)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    chosen, problems = choose(read_served(config.recordings), config.include, config.exclude)
+    others = [one.name for one in chosen if one.gpu != calibration.gpu.name]
+    chosen = [one for one in chosen if one.gpu == calibration.gpu.name]
+    if others:
+        problems[f"not on {calibration.gpu.name}"] = others
+    if not chosen:
+        raise ConfigError(
+            f"{config.recordings}: none of the results that match was served by {calibration.gpu.name} and can be simulated: "
+            f"{'; '.join(problems)}"
+        )
+    client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
+    outcomes = [simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in chosen]
+    rows = [row for one, outcome in zip(chosen, outcomes, strict=True) for row in _rows(one, outcome, config.tolerance)]
+    with whole_folder(folder) as partial:
+        (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
+        write_rows(partial / "errors.parquet", __doc__ or "", COLUMNS, rows)
+        page = _page(run.experiment.name, config, calibration.source, rows, problems, chosen)
+        (partial / "report.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+        counts = {"results": len(chosen), "rows": len(rows)}
+        write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
+
+
+def load_band(served: Served) -> str:
+    """Names how full the real engine's batch was: requests in flight, by Little's law, over max_num_seqs."""
+    in_flight = served.rate_per_s * served.real.value("e2e_s", "mean")
+    if served.concurrency:
+        return f"{served.concurrency} in flight"
+    most = served.arguments.get("max_num_seqs")
+    if most is None or not np.isfinite(in_flight):
+        return "load not known"
+    share = in_flight / most
+    return "batch under a quarter full" if share < 0.25 else "a quarter to half full" if share < 0.5 else "over half full"
+
+
+def _rows(served: Served, outcome: Outcome, tolerance: float) -> list[dict[str, Any]]:
+    about = {"recording": served.name, "band": load_band(served), "busy_share": float("nan"), "step_time_scale": 1.0}
+    return errors(served.real, outcome.measures, {}, tolerance, **about)
+
+
+def _page(
+    name: str,
+    config: Validate,
+    source: str,
+    rows: Sequence[Mapping[str, Any]],
+    problems: Mapping[str, Sequence[str]],
+    chosen: Sequence[Served],
+) -> Iterator[str]:
+    table = pd.DataFrame(rows)
+    yield f"# {name}: simulated against served results\n"
+    yield f"Step times: {config.calibration} ({source}).\n"
+    yield "Each cell is simulated / served - 1.\n"
+    columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
+    columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
+    yield f"| result | batch | {' | '.join(f'{label} {statistic}' for _, label, statistic in columns)} |"
+    yield "|---|---|" + "---:|" * len(columns)
+    for one in chosen:
+        mine = table[table["recording"] == one.name]
+        cells = [_cell(mine[_picked(mine, metric, statistic)]["error"]) for metric, _, statistic in columns]
+        yield f"| {one.name.partition('/')[2]} | {load_band(one)} | {' | '.join(cells)} |"
+    yield ""
+    yield from _means(table, columns)
+    for one in chosen:
+        unknown = engine_options(one)[1]
+        if unknown:
+            yield f"! {one.name}: not simulated: {', '.join(unknown)}"
+    if any(one.concurrency for one in chosen):
+        yield "! closed loops are simulated evenly spaced: TTFT, which depends on how their requests clump, is not comparable"
+    for problem, names in problems.items():
+        yield f"! {len(names)} results left out: {problem}"
+
+
+def _picked(table: pd.DataFrame, metric: str, statistic: str) -> Any:
+    return (table["metric"] == metric) & (table["statistic"] == statistic)
+
+
+def _cell(errors_found: Any) -> str:
+    return f"{errors_found.iloc[0]:+.1%}" if len(errors_found) else ""
+
+
+def _means(table: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Mean absolute errors, by load band and of all."""
+    yield f"| mean absolute error | {' | '.join(f'{label} {statistic}' for _, label, statistic in columns)} |"
+    yield "|---|" + "---:|" * len(columns)
+    for band in [*sorted(table["band"].unique()), None]:
+        mine = table if band is None else table[table["band"] == band]
+        found = [mine[_picked(mine, metric, statistic)]["error"].abs() for metric, _, statistic in columns]
+        label = f"{band or 'all'} (n = {mine['recording'].nunique()})"
+        yield f"| {label} | {' | '.join(f'{one.mean():.1%}' if len(one) else '' for one in found)} |"
+    yield ""

@@ -1,0 +1,130 @@
+"""A calibration of a GPU: how much of its data sheet engines on it reach, whatever the model. One small YAML file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from replicas.calibration.file import Calibration, CpuPart, CpuTime, DeviceTime, FittedRange, KvCache, read, write
+from replicas.catalog import Gpu, Model, gpu
+from replicas.memory import BF16_BYTES, kv_bytes_per_token, weight_bytes
+from sim.params import Params
+
+
+class Efficiencies(Params):
+    """What is the same for all models on a GPU, as far as one may hope."""
+
+    flops_efficiency: float = Field(gt=0, le=1, description="Share of the peak arithmetic that is reached.")
+    bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which weights are read.")
+    kv_bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which KV is read.")
+    link_latency_s: float = Field(default=0.0, ge=0, description="One message between GPUs; two rings of them in each layer.")
+    fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
+    s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
+    serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
+    client_s: float = Field(
+        default=0.0, ge=0, description="Outside the engine, for each request: network, tokenizer, first answer. Not simulated."
+    )
+
+
+class GpuCalibration(Params):
+    """What engines on one kind of GPU reach of its peaks, fitted to served results of several models."""
+
+    format: Literal[1] = Field(default=1, description="Of this file.")
+    engine: str = Field(default="vllm", description="The engine that served.")
+    engine_version: str | None = Field(default=None, description="Its version; null = not recorded.")
+    gpu: Gpu = Field(description="The device: a name of the catalogue, or a mapping.")
+    source: str = Field(description="What was fitted to what.")
+    fitted_to: list[str] = Field(default=[], description="The served results.")
+    given: list[str] = Field(default=[], description="Efficiencies that these results cannot tell and that were set.")
+    efficiencies: Efficiencies = Field(description="The coefficients.")
+    range: FittedRange = Field(description="Steps outside it are extrapolated by the form, and flagged.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _look_up(cls, data: Mapping[str, object]) -> dict[str, object]:
+        return {key: gpu(one) if key == "gpu" and isinstance(one, str) else one for key, one in data.items()}
+
+    @property
+    def kv_cache(self) -> KvCache | None:
+        """A GPU as such has no KV blocks: they depend on the model."""
+        return None
+
+    def of(self, model: Model, dtype: str, tensor_parallel_size: int, kv_element_bytes: float = BF16_BYTES) -> Calibration:
+        """Returns the step time of `model` on `tensor_parallel_size` of these GPUs, in the dtype of its weights.
+
+        Source: DESIGN section 4, each peak times its efficiency.
+        """
+        return Calibration(
+            engine=self.engine,
+            engine_version=self.engine_version,
+            gpu=self.gpu,
+            model=model,
+            dtype=dtype,  # type: ignore[arg-type]
+            tensor_parallel_size=tensor_parallel_size,
+            source=self.source,
+            device_time=self._device_time(model, dtype, tensor_parallel_size, kv_element_bytes),
+            cpu_time=_HIDDEN,
+            range=self.range,
+        )
+
+    def _device_time(self, model: Model, dtype: str, n: int, kv_element_bytes: float) -> DeviceTime:
+        reached, bytes_per_weight = self.efficiencies, 1.0 if dtype == "fp8" else BF16_BYTES
+        peak = self.gpu.fp8_flops_per_s if dtype == "fp8" and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s
+        flops_per_s = n * peak * reached.flops_efficiency
+        weights_per_s = self.gpu.bytes_per_s * reached.bandwidth_efficiency
+        kv_per_s = self.gpu.bytes_per_s * reached.kv_bandwidth_efficiency
+        messages = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer
+        message_s = model.hidden * BF16_BYTES / n / self.gpu.link_bytes_per_s  # per token
+        return DeviceTime(
+            s_per_token=2.0 * model.num_active_params / flops_per_s + messages * message_s,
+            s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / flops_per_s,
+            weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
+            s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s,
+            serial_share=reached.serial_share,
+            fixed_s=reached.fixed_s + messages * reached.link_latency_s,
+            s_per_request=reached.s_per_request,
+        )
+
+
+_HIDDEN = CpuTime(**dict.fromkeys(("schedule", "update", "front_end"), CpuPart(s=0.0, s_per_request=0.0)))
+"""Served results cannot tell the CPU's time from the device's: it is all in `fixed_s`."""
+
+
+def read_any(path: str | Path) -> Calibration | GpuCalibration:
+    """Reads the calibration of one engine, or of a GPU: a file with `efficiencies`.
+
+    Raises:
+        ValueError: in one line: no such file, or what is wrong in it.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return read(path)  # says what is wrong
+    if not isinstance(data, Mapping) or "efficiencies" not in data:
+        return read(path)
+    try:
+        return GpuCalibration.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{'.'.join(str(one) for one in line['loc'])}: {line['msg']}" for line in error.errors()]
+        raise ValueError(f"calibration {path}: {'; '.join(lines)}") from error
+    except ValueError as error:
+        raise ValueError(f"calibration {path}: {error}") from error
+
+
+def read_for(
+    path: str | Path, model: Model, dtype: str, tensor_parallel_size: int, kv_element_bytes: float = BF16_BYTES
+) -> Calibration:
+    """Reads a calibration, and where it is a GPU's, returns what it says of this engine.
+
+    Raises:
+        ValueError: in one line: no such file, or what is wrong in it.
+    """
+    found = read_any(path)
+    return found if isinstance(found, Calibration) else found.of(model, dtype, tensor_parallel_size, kv_element_bytes)
+
+
+def write_gpu(calibration: GpuCalibration, path: Path) -> None:
+    """Writes the calibration of a GPU, with a first line for whoever opens it."""
+    write(calibration, path, "What engines reach of this GPU's peaks, by served results; docs/accuracy.md says how well.")

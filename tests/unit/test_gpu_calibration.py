@@ -1,0 +1,184 @@
+"""The calibration of a GPU: one file for all models, what it says of each, and how it is fitted to served results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from experiments import run
+from experiments.served_rows import read_served
+from experiments.served_runs import simulate
+from replicas.calibration.file import Calibration
+from replicas.calibration.gpu import Efficiencies, GpuCalibration, read_any, read_for, write_gpu
+from replicas.catalog import gpu, model
+from replicas.step_time import step_time
+from replicas.surrogate import Surrogate
+from sim.errors import ConfigError, TraceError
+from sim.records import BATCH, records
+from tests.shared import shared
+from tests.unit.test_calibrated import RANGE, a_calibration, write
+
+GPU = gpu("h100-sxm")
+TRUE = {"flops_efficiency": 0.8, "bandwidth_efficiency": 0.75, "kv_bandwidth_efficiency": 0.6, "link_latency_s": 3e-6,
+        "fixed_s": 2e-3, "serial_share": 0.5, "client_s": 4e-3}  # fmt: skip
+
+
+FREE = ("bandwidth_efficiency", "fixed_s", "link_latency_s", "client_s")
+
+
+def of_a_gpu(**changes: Any) -> GpuCalibration:
+    wide = {name: [1.0, 1e9] for name in RANGE}
+    given = {"gpu": GPU, "source": "made up", "efficiencies": Efficiencies(**{**TRUE, **changes}), "range": wide}
+    return GpuCalibration.model_validate(given)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    return str(tmp_path / "gpu.yaml")
+
+
+def test_the_file_reads_as_it_was_written(path: str) -> None:
+    assert read_any(path) == of_a_gpu()
+
+
+def test_a_step_takes_the_peaks_times_their_shares(path: str) -> None:
+    """By hand for 70B in bf16 on four GPUs: 100 decodes of 1,000 computed tokens."""
+    large = model("llama-3.1-70b")
+    batch = records(BATCH, 1)[0]
+    batch.num_tokens, batch.attended_tokens, batch.kv_tokens, batch.num_requests = 100, 100 * 1000.5, 100 * 1001, 100
+    arithmetic_s = (2 * large.num_params * 100 + 4 * 80 * 64 * 128 * 100 * 1000.5) / (4 * 0.8 * 989.5e12)
+    links_s = 80 * 2 * 2 * 3 * (3e-6 + 100 * 8192 * 2 / 4 / 450e9)
+    memory_s = 2 * large.num_params / (4 * 0.75 * 3.35e12) + 100 * 1001 * 80 * 2 * 2 * 128 * 2 / (0.6 * 3.35e12)
+    hidden = 0.5 * (arithmetic_s + 80 * 2 * 2 * 3 * 100 * 8192 * 2 / 4 / 450e9)
+    engine = Surrogate(calibration=path, tensor_parallel_size=4, enforce_eager=True).engine(large, GPU)[0]
+    expected_s = memory_s + hidden + 2e-3 + 80 * 2 * 2 * 3 * 3e-6
+    assert memory_s > arithmetic_s + links_s  # a decode: what is hidden is arithmetic and the links' bandwidth
+    assert step_time(batch, engine) == pytest.approx(expected_s, rel=1e-4)  # the file has five digits
+
+
+def test_fp8_halves_what_is_read(path: str) -> None:
+    """Weights in a byte take half of the time to read, and so do keys and values."""
+    small = model("llama-3.1-8b")
+    plain, fp8 = (read_for(path, small, *args).device_time for args in (("bfloat16", 1, 2.0), ("fp8", 1, 1.0)))
+    assert fp8.weights_s == pytest.approx(plain.weights_s / 2)
+    assert fp8.s_per_kv_token == pytest.approx(plain.s_per_kv_token / 2)
+    assert fp8.s_per_attended_token == pytest.approx(plain.s_per_attended_token / 2)  # 1,979 TFLOP/s against 989.5
+
+
+def test_experts_that_no_token_hits_take_no_time(path: str) -> None:
+    batch = records(BATCH, 1)[0]
+    batch.num_tokens = batch.num_requests = batch.kv_tokens = 1
+    mixtral = model("mixtral-8x7b")
+    engine = Surrogate(calibration=path, tensor_parallel_size=2, enforce_eager=True).engine(mixtral, GPU)[0]
+    weights_s = 2 * mixtral.num_active_params / (2 * 0.75 * 3.35e12)
+    assert step_time(batch, engine) == pytest.approx(weights_s + 2e-3 + 32 * 2 * 2 * 3e-6, rel=0.05)
+
+
+def test_another_gpu_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="is of another engine: gpu is a100-sxm, measured was h100-sxm"):
+        Surrogate(calibration=path).engine(model("llama-3.1-8b"), gpu("a100-sxm"))
+
+
+def test_the_calibration_of_an_engine_is_read_as_before(tmp_path: Path) -> None:
+    write(a_calibration(), tmp_path / "one.yaml")
+    assert isinstance(read_for(tmp_path / "one.yaml", model("llama-3.1-8b"), "bfloat16", 1), Calibration)
+
+
+def test_a_wrong_file_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("gpu: h100-smx\nefficiencies: {}\n")
+    with pytest.raises(ValueError, match=r"calibration .*bad\.yaml: .*no GPU named 'h100-smx'; did you mean 'h100-sxm'"):
+        read_any(tmp_path / "bad.yaml")
+
+
+def row(rate: float, hf_model: str = "meta-llama/Llama-3.1-8B-Instruct", tp: int = 1, **changes: Any) -> dict[str, Any]:
+    """A line of served results, without latencies."""
+    plain: dict[str, Any] = {
+        "group": "made-up", "engine": "vllm", "engine_version": "0.15.0", "model": hf_model, "dtype": "bf16",
+        "gpu": "H100 SXM 80GB", "n_gpu": tp, "tp": tp, "workload": "chat", "arrival": "constant", "rate": rate,
+        "in_len": {"mean": 500}, "out_len": {"requested": 40}, "num_prompts": 60, "ttft_ms": {"mean": 1.0}, "tpot_ms": None,
+        "itl_ms": None, "e2e_ms": None, "throughput_req_s": rate, "server_args": {"max_num_seqs": 128}, "quality": "A",
+    }  # fmt: skip
+    return plain | changes
+
+
+def served_by(truth: GpuCalibration, folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """Fills in what users would have seen of an engine with these coefficients."""
+    write_gpu(truth, folder / "truth.yaml")
+    target = folder / "served.jsonl"
+    target.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    for one, served in zip(rows, read_served(target), strict=True):
+        if served.gpu != truth.gpu.name:
+            continue
+        seen = simulate(served, str(folder / "truth.yaml"), truth.efficiencies.client_s, 45).measures
+        for metric in ("ttft", "tpot", "e2e"):
+            one[f"{metric}_ms"] = {name: seen.value(f"{metric}_s", name) * 1e3 for name in ("mean", "p90")}
+    target.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return target
+
+
+def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: Path) -> None:
+    rows = [row(2.0), row(3.0, "codellama/CodeLlama-34b-Instruct-hf"), row(4.0, "meta-llama/Llama-2-70b-hf", 4)]
+    served = served_by(of_a_gpu(), tmp_path, rows)
+    start = {**TRUE, "bandwidth_efficiency": 0.8, "fixed_s": 1.5e-3, "link_latency_s": 2e-6, "client_s": 3e-3}
+    config = {
+        "kind": "calibrate_gpu",
+        "gpu": "h100-sxm",
+        "served": str(served),
+        "start": start,
+        "free": [*FREE],
+        "max_rounds": 8,
+    }
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
+    run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
+    found = read_any(tmp_path / "fit" / "calibration.yaml")
+    assert isinstance(found, GpuCalibration)
+    # The rates and lengths repeat exactly; between the two is where eight rounds of the fit end.
+    for name in FREE:
+        assert getattr(found.efficiencies, name) == pytest.approx(TRUE[name], rel=0.03), name
+    assert found.given == ["flops_efficiency", "kv_bandwidth_efficiency", "s_per_request", "serial_share"]
+
+
+def test_results_of_an_engine_of_the_form_are_simulated_without_error(tmp_path: Path) -> None:
+    served = served_by(of_a_gpu(), tmp_path, [row(2.0), row(20.0, quality="C: overload"), row(8.0, gpu="A100 80GB")])
+    config = {"kind": "validate", "recordings": str(served), "calibration": str(tmp_path / "truth.yaml")}
+    (tmp_path / "against.yaml").write_text(yaml.safe_dump(config))
+    folder = run(tmp_path / "against.yaml", out=tmp_path, progress=False).folder
+    table = pd.read_parquet(folder / "errors.parquet")
+    assert set(table["metric"]) == {"ttft_s", "tpot_s", "e2e_s", "requests_per_s"}
+    # 1e-9: the row's milliseconds are doubles, and everything else is the same run
+    assert table[table["metric"] != "requests_per_s"]["error"].abs().max() < 1e-9
+    page = (folder / "report.md").read_text()
+    assert "1 results left out: clients gave up: overload with timeouts" in page
+    assert "1 results left out: not on h100-sxm" in page
+
+
+def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
+    served = served_by(of_a_gpu(), tmp_path, [row(2.0)])
+    config = {"kind": "calibrate_gpu", "gpu": "a100-sxm", "served": str(served), "start": TRUE, "free": ["fixed_s"]}
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match="0 usable results on a100-sxm are too few for 1 coefficients"):
+        run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
+    config |= {"include": ["mlperf/*"]}
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(TraceError, match=r"nothing is named 'mlperf/\*'.*groups: made-up"):
+        run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "ttft", "e2e"),
+    [("h100_served", 0.10, 0.05), ("l40s_served", 0.10, 0.05), ("a100_served", 0.10, 0.07), ("h100_kubecon", 0.15, 0.06)],
+)
+def test_held_out_results_are_as_far_off_as_the_accuracy_page_says(name: str, ttft: float, e2e: float, tmp_path: Path) -> None:
+    """Mean absolute errors of means. The targets are 10 % and 5 %; the last two miss one, and are held where they are."""
+    results = shared("data/serving_ground_truth.jsonl")
+    config = Path(__file__).parents[2] / "configs" / f"validate_{name}.yaml"
+    folder = run(config, out=tmp_path, sets=[f"recordings={results}"], progress=False).folder
+    table = pd.read_parquet(folder / "errors.parquet")
+    means = table[table["statistic"] == "mean"].groupby("metric")["error"].agg(lambda errors: errors.abs().mean())
+    assert (means["ttft_s"], means["e2e_s"]) <= (ttft, e2e)
+    assert means["ttft_s"] <= ttft
+    assert means["e2e_s"] <= e2e

@@ -1,0 +1,184 @@
+"""Served results as others publish them: what is read, what is not simulated and why, and the reports of load generators."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.served import choose
+from experiments.served_rows import read_served
+from experiments.served_runs import engine_options, experiment_of, simulate
+from sim.errors import TraceError
+from tests.shared import shared
+from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
+
+
+def read(folder: Path, *rows: dict[str, Any]) -> list[Any]:
+    path = folder / "served.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return read_served(path)
+
+
+def test_a_line_is_a_result(tmp_path: Path) -> None:
+    times = {"ttft_ms": {"mean": 20.0, "p99": 50.0}, "e2e_ms": {"mean": 800.0}, "tpot_ms": {"mean_derived": 20.0}}
+    (one,) = read(tmp_path, row(2.0, server_args=["--max-num-seqs=64", "--no-enable-prefix-caching"], **times))
+    assert one.name == "made-up/h100-sxm/Llama-3.1-8B-Instruct/tp1/chat/2"
+    assert (one.model, one.gpu, one.problem) == ("llama-3.1-8b", "h100-sxm", "")
+    assert (one.num_prompt_tokens, one.num_output_tokens) == (500, 40)
+    assert one.real.value("ttft_s", "p99") == 0.05
+    assert one.real.value("tpot_s", "mean") == 0.02
+    assert engine_options(one)[0]["enable_prefix_caching"] is False
+
+
+def test_halved_tpot_and_itl_are_not_read(tmp_path: Path) -> None:
+    """inference-perf counts two chunks a token: what it reports beside `mean_derived` is half of the truth."""
+    times = {"tpot_ms": {"mean_derived": 8.2, "mean": 4.1}, "itl_ms": {"mean": 4.1}}
+    (one,) = read(tmp_path, row(2.0, **times))
+    assert one.real.value("tpot_s", "mean") == pytest.approx(8.2e-3)
+    assert ("itl_s", "mean") not in one.real.statistics
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"rate": None}, "no rate: a closed loop, or all at once"),
+        ({"rate": [2.5, 6]}, "mixes stages of different rates"),
+        ({"throughput_req_s": 1.8}, "closed loop: the client's limit of requests in flight held the rate down"),
+        ({"quality": "C: overload, 3294 failures"}, "clients gave up: overload with timeouts"),
+        ({"engine": "sglang"}, "engine sglang, not vllm"),
+        ({"workload": "vllm+eagle stage2"}, "drafts, whose acceptance is not known"),
+        ({"arrival": "trace replay (Poisson-like)"}, "arrivals are neither evenly spaced nor Poisson"),
+        ({"model": "some/Model-9B"}, "model some/Model-9B is not in the catalogue"),
+        ({"gpu": "MI300X"}, "GPU MI300X is not in the catalogue"),
+        ({"in_len": None}, "lengths are not known"),
+    ],
+)
+def test_what_cannot_be_simulated_is_left_out_with_the_reason(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    results = read(tmp_path, row(2.0), row(2.0) | changes)
+    chosen, problems = choose(results, ["*"])
+    assert [one.problem for one in chosen] == [""]
+    assert {reason: len(names) for reason, names in problems.items()} == {problem: 1}
+
+
+def test_arrivals_are_spaced_as_the_load_generator_spaced_them(tmp_path: Path) -> None:
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    even, poisson = read(tmp_path, row(2.0), row(2.0, arrival="Poisson at request_rate"))
+    kinds = [type(experiment_of(one, str(tmp_path / "gpu.yaml"), 45).traffic).__name__ for one in (even, poisson)]
+    assert kinds == ["Constant", "Poisson"]
+
+
+def test_engines_before_async_scheduling_do_without(tmp_path: Path) -> None:
+    old, new = read(tmp_path, row(2.0, engine_version="v0.11.0"), row(2.0, engine_version="v0.15.1-era fork"))
+    assert [engine_options(one)[0]["async_scheduling"] for one in (old, new)] == [False, True]
+
+
+def test_a_wrong_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text(json.dumps(row(1.0)) + '\n{"group": "x"}\n')
+    with pytest.raises(TraceError, match=r"bad\.jsonl:2: is not a served result \(KeyError: 'server_args'\)"):
+        read_served(tmp_path / "bad.jsonl")
+    with pytest.raises(TraceError, match=r"nowhere\.jsonl: No such file"):
+        read_served(tmp_path / "nowhere.jsonl")
+
+
+ABOUT = {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "H100 SXM 80GB", "tp": 1, "server_args": {"max_num_seqs": 64}}
+
+
+def indexed(folder: Path, report: Any, **about: Any) -> Any:
+    (folder / "report.json").write_text(report if isinstance(report, str) else json.dumps(report))
+    (folder / "index.yaml").write_text(yaml.safe_dump({"about": {**ABOUT, **about}, "reports": ["report.json"]}))
+    return read_served(folder / "index.yaml")[0]
+
+
+def test_vllm_bench_serve(tmp_path: Path) -> None:
+    report = {"request_rate": 4.0, "burstiness": 1.0, "completed": 10, "num_prompts": 10, "total_input_tokens": 600,
+              "total_output_tokens": 210, "request_throughput": 3.97, "mean_ttft_ms": 20.0, "p99_ttft_ms": 36.0,
+              "mean_tpot_ms": 5.0, "mean_e2el_ms": 120.0}  # fmt: skip
+    one = indexed(tmp_path, report)
+    assert (one.rate_per_s, one.is_even, one.num_prompt_tokens, one.num_output_tokens) == (4.0, False, 60, 21)
+    assert one.real.value("ttft_s", "p99") == 0.036
+    assert one.real.value("tpot_s", "mean") == pytest.approx(5e-3)
+    assert one.problem == ""
+    assert indexed(tmp_path, report | {"request_rate": "inf"}).problem == "no rate: a closed loop, or all at once"
+
+
+def test_inference_perf(tmp_path: Path) -> None:
+    """Its length of the answers is of text that was encoded again; the index knows better."""
+    spread = {"mean": 0.5, "median": 0.5, "p90": 0.6, "p99": 0.7}
+    latency = {"time_to_first_token": {"mean": 0.03, "median": 0.03}, "request_latency": spread,
+               "time_per_output_token": {"mean": 0.004}}  # fmt: skip
+    successes = {"latency": latency, "prompt_len": {"mean": 204.0}, "output_len": {"median": 47.0},
+                 "throughput": {"requests_per_sec": 30.0}}  # fmt: skip
+    report = {"load_summary": {"requested_rate": 30.5, "count": 1800}, "successes": successes, "failures": {"count": 0}}
+    one = indexed(tmp_path, report, output_tokens=48)
+    assert (one.rate_per_s, one.is_even, one.num_output_tokens) == (30.5, True, 48)
+    assert one.real.value("tpot_s", "mean") == pytest.approx((0.5 - 0.03) / 47)
+    assert one.real.value("e2e_s", "p99") == pytest.approx(0.7)
+
+
+def test_guidellm(tmp_path: Path) -> None:
+    def values(mean: float) -> dict[str, Any]:
+        return {"successful": {"mean": mean, "percentiles": {"p50": mean, "p90": 1.2 * mean, "p99": 1.5 * mean}}}
+
+    means = {"time_to_first_token_ms": 30.0, "request_latency": 0.5, "prompt_token_count": 300.0, "output_token_count": 48.0}
+    metrics = {name: values(mean) for name, mean in (means | {"requests_per_second": 2.0}).items()}
+    metrics["request_totals"] = {"successful": 120}
+    report = {"benchmarks": [{"config": {"strategy": {"type_": "constant", "rate": 2.0}}, "metrics": metrics}]}
+    one = indexed(tmp_path, report)
+    assert (one.rate_per_s, one.is_even, one.num_requests, one.num_prompt_tokens) == (2.0, True, 120, 300)
+    assert one.real.value("e2e_s", "p90") == pytest.approx(0.6)
+    assert one.real.value("tpot_s", "mean") == pytest.approx(0.47 / 47)
+
+
+def test_a_wrong_report_or_index_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"report\.json: is no report that we know .*known are vllm bench serve"):
+        indexed(tmp_path, {"what": 1})
+    (tmp_path / "index.yaml").write_text("about: {model: x}\nreports: []\n")
+    with pytest.raises(TraceError, match=r"index\.yaml: about: no gpu; needed are model, gpu, tp"):
+        read_served(tmp_path / "index.yaml")
+
+
+@pytest.mark.parametrize(
+    ("report", "rate"),
+    [
+        ("formats/inference-perf_stage_lifecycle.json", 61.79),
+        ("formats/guidellm_report_v2.json", 2.0),
+        ("live_cpu/bench_serve_tiny.json", 4.0),
+    ],
+)
+def test_reports_that_the_tools_wrote(report: str, rate: float, tmp_path: Path) -> None:
+    one = indexed(tmp_path, shared(f"data/{report}").read_text())
+    assert one.rate_per_s == rate
+    assert one.real.value("ttft_s", "mean") > 0
+    assert one.real.value("tpot_s", "mean") > 0
+
+
+def test_every_published_result_is_simulated_or_left_out_with_a_reason() -> None:
+    results = read_served(shared("data/serving_ground_truth.jsonl"))
+    chosen, problems = choose(results, ["*"])
+    assert len({one.name for one in results}) == len(results) == 1030
+    assert len(chosen) + sum(map(len, problems.values())) == 1030
+    groups = {one.group for one in chosen}
+    assert groups == {"blis-training", "blis-trainval", "blis-sim2real", "inference-perf-kubecon"}
+
+
+def test_a_closed_loop_is_simulated_at_the_rate_that_keeps_as_many_in_flight(tmp_path: Path) -> None:
+    """By hand: a step of one request takes fixed_s and the weights, so four requests that decode together take little more."""
+    columns = "mode,model_path,isl,osl,batch_size,tp_size,pp_size,system,backend,backend_version,gemm_quant_mode"
+    rows = [
+        f"{columns},silicon_ttft_ms,silicon_tpot_ms",
+        "agg,meta-llama/Llama-3.1-70B,256,64,4,4,1,h100_sxm,vllm,,fp8,80,12",
+        "disagg,x,1,1,1,1,1,h100_sxm,vllm,,fp8,1,1",
+        "agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9",
+    ]
+    (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
+    one, other = read_served(tmp_path / "silicon.csv")
+    assert (one.name, one.concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/256-64/c4", 4, "")
+    assert other.problem == "engine trtllm, not vllm"
+    assert one.real.value("tpot_s", "mean") == 0.012
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    seen = simulate(one, str(tmp_path / "gpu.yaml"), 0.0, 45).measures
+    # within the 1 % of the search, and the request that the warm-up cuts at either end of sixty
+    in_flight = seen.rates["requests_per_s"] * seen.value("e2e_s", "mean")
+    assert in_flight == pytest.approx(4, rel=0.08)
