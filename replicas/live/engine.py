@@ -47,6 +47,9 @@ class VllmEngine:
         version: what the installed version must begin with; "any" lets every one pass.
         is_cpu_clock: see above.
 
+    Attributes:
+        runs_free: does not wait for the device between steps: for recording in real time.
+
     Raises:
         EngineError: no vLLM here, another version, an unknown argument, or it did not start (out of memory, too large a model).
     """
@@ -60,6 +63,7 @@ class VllmEngine:
     ) -> None:
         vllm = load_vllm(version)
         self.start_s: dict[str, float] = {}
+        self.runs_free = False
         self._is_cpu_clock = is_cpu_clock
         self._ids: dict[str, int] = {}  # vLLM's id -> the simulation's
         self._names: dict[int, str] = {}
@@ -150,16 +154,16 @@ class VllmEngine:
         with one_line("failed in a step"):
             began, cpu_began = time.perf_counter(), time.thread_time()
             outputs = self._engine.step()
-            if self._overlap is None:
+            if self._overlap is None and not self.runs_free:
                 self._synchronize()
             ended, cpu_s = time.perf_counter(), time.thread_time() - cpu_began
-            if self._overlap is not None:
+            if self._overlap is not None and not self.runs_free:
                 self._synchronize()
             left_s = time.perf_counter() - ended
         settling = self._recorder.settling
         planned, done, overhead_s = self._recorder.take()
         lasted_s = ended - began - overhead_s
-        if self._overlap is not None:
+        if self._overlap is not None and not self.runs_free:
             settles_at, overhead_before_s = settling or (ended, overhead_s)
             launch_s = settles_at - began - overhead_before_s
             lasted_s = self._overlap.lasted(launch_s, lasted_s - launch_s, left_s, waits=settling is not None)
