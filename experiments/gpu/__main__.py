@@ -24,14 +24,22 @@ import yaml
 from experiments.cli import main as run_command
 from experiments.config import Experiment, Pool
 from experiments.loading import load
+from experiments.recordings import Recording
+from experiments.replay import traffic_of
 from replicas.capacity import capacity
 from replicas.live.config import Vllm
 from replicas.live.record import record
 from replicas.live.tokens import TokenStreams
+from replicas.surrogate import Surrogate
 from sim.errors import ConfigError, EngineError
 
 MEASURE_SHARE, RECORD_SHARE = 0.3, 0.12
 """Shares of the time: of measuring, and of each recording. What is left is for three starts of the engine and the rest."""
+SCHEDULING = (
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks", "tensor_parallel_size",
+    "async_scheduling", "enforce_eager",
+)  # fmt: skip
+"""Options that the engine's capacity depends on, besides its step times."""
 LOADS = {"low": 0.3, "mid": 0.6, "high": 0.85}
 """Shares of the capacity at which it is recorded."""
 
@@ -131,20 +139,15 @@ class Session:
 
     def virtual(self) -> None:
         """Serves the low load again in virtual time: is what `kind: vllm` says of an engine what the free engine did?"""
-        requests = self.out / "recordings" / "low_requests.csv"
-        traffic = {
-            "kind": "table",
-            "path": str(requests),
-            "time_unit": "s",
-            "columns": {"arrived_at": "arrival_s", "num_prompt_tokens": "prompt_len", "num_output_tokens": "output_len"},
-        }
+        recording = Recording(self.out / "recordings", "low")
+        traffic = traffic_of(recording, self.out / "recordings")
         document = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         document |= {"name": "virtual", "traffic": traffic}
         document.pop("sweep", None)
         document["pools"] = document["pools"][:1]
         document["pools"][0]["autoscaler"] = {"kind": "fixed", "replicas": 1}
         self._command("virtual", document)
-        recorded, virtual = pd.read_csv(requests), pd.read_parquet(self.out / "virtual" / "requests.parquet")
+        recorded, virtual = recording.requests, pd.read_parquet(self.out / "virtual" / "requests.parquet")
         for metric, last in (("ttft_s", "first_token_s"), ("e2e_s", "last_token_s")):
             real_s, ours_s = (recorded[last] - recorded["arrival_s"]).median(), virtual[metric].median()
             print(f"   {metric} p50: {real_s:.4f} running free, {ours_s:.4f} in virtual time ({ours_s / real_s - 1:+.1%})")
@@ -156,6 +159,7 @@ class Session:
             "kind": "validate",
             "recordings": str(self.out / "recordings"),
             "calibration": str(self._calibration()),
+            "drift": "each",
         }
         self._command("validate", document)
 
@@ -164,8 +168,9 @@ class Session:
 
     def _capacity_per_s(self) -> float:
         """What one replica sustains by its calibration."""
-        update = {"calibration": str(self._calibration()), "dtype": self.engine.engine_dtype}
-        calibrated = self.engine.model_copy(update=update)
+        options = {name: getattr(self.engine, name) for name in SCHEDULING}
+        own = {"calibration": str(self._calibration()), "dtype": self.engine.engine_dtype}
+        calibrated = Surrogate.model_validate(options | own)
         record = calibrated.engine(self.pool.model, self.pool.gpu)
         traffic = self.experiment.traffic
         return capacity(record, traffic.mean_prompt_tokens, traffic.mean_output_tokens).requests_per_s
