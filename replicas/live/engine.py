@@ -102,6 +102,8 @@ class VllmEngine:
 
         engine = LLMEngine(vllm_config=config, executor_class=timed_executor, log_stats=False, multiprocess_mode=False)
         self.start_s["capture_s"] = time.perf_counter() - loaded_at
+        # vLLM's own way out, taken when an engine is forgotten, also ends torch's process groups, which the others here use
+        engine.engine_core._finalizer.detach()
         return engine
 
     def _limits(self, version: str) -> Limits:
@@ -234,11 +236,7 @@ class VllmEngine:
         return len(held - {pool.null_block.block_id}), num_free
 
     def shut_down(self) -> None:
-        """Ends it and gives its memory back.
-
-        vLLM's own way out (`EngineCore.shutdown`) also ends torch's process groups, which the other engines here still use.
-        """
-        self._engine.engine_core._finalizer.detach()
+        """Ends it and gives its memory back."""
         self._core.model_executor.shutdown()
         self._scheduler.shutdown()
         del self._engine, self._core, self._scheduler, self._recorder
