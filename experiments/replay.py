@@ -61,7 +61,7 @@ def simulation_of(
         "name": recording.name,
         "kind": "simulate",
         "seed": seed,
-        "traffic": _traffic(recording, scratch),
+        "traffic": traffic_of(recording, scratch),
         "router": {"kind": "round_robin"},
         "pools": [
             {
@@ -80,8 +80,8 @@ def simulation_of(
         raise TraceError(f"{recording.folder / recording.name}_meta.json: cannot be simulated: {error}") from error
 
 
-def _traffic(recording: Recording, scratch: Path) -> dict[str, Any]:
-    """The recording's requests as traffic: its table, or where prompts were recorded, hashes of their blocks."""
+def traffic_of(recording: Recording, scratch: Path) -> dict[str, Any]:
+    """Returns the recording's requests as traffic: its table, or where prompts were recorded, hashes of their blocks."""
     if recording.prompts is None:
         if "prefix_id" in recording.requests and (recording.requests["prefix_id"] >= 0).any():
             raise TraceError(

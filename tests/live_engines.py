@@ -58,6 +58,10 @@ class NaiveEngine:
         step = Step(self.step_time(planned.features()) if planned.rows else 0.0)
         num_free = len(self.scheduler.pool.free)
         step.scheduled = [Scheduled(int(row.request.name), row.num_new, row.num_before) for row in planned.rows]
+        seen = [
+            [int(r.request.name), r.num_new, r.num_before, r.request.num_prompt_tokens, r.request.num_tokens]
+            for r in planned.rows
+        ]
         step.admitted = [int(name) for name in planned.new + planned.resumed]
         step.preempted = [int(name) for name in planned.preempted]
         for row in planned.rows:
@@ -67,12 +71,12 @@ class NaiveEngine:
                 step.tokens[int(row.request.name)] = known[-1:]
         step.finished = [int(name) for name in self.scheduler.deliver(planned, 0.0)]
         step.num_free_blocks = (num_free, len(self.scheduler.pool.free))
-        self._trace(step)
+        self._trace(step, seen)
         return step
 
-    def _trace(self, step: Step) -> None:
+    def _trace(self, step: Step, seen: list[list[int]]) -> None:
         """A step of which planning takes 1 ms, taking the output in 2 ms, and the front end nothing."""
-        row = {"step": self.num_steps - 1, "reqs": [list(one) for one in step.scheduled], "t0": 0.0, "t1": 0.001}
+        row = {"step": self.num_steps - 1, "reqs": seen, "t0": 0.0, "t1": 0.001}
         step.planned, step.done = [row], [row | {"t2": -0.002, "t3": 0.0, "finished": step.finished}]
 
     def follow(self, now: Callable[[], float], next_arrival: Callable[[], float]) -> None: ...

@@ -84,6 +84,8 @@ class Vllm(Surrogate):
         for name in (*names, "long_prefill_token_threshold_adaptive"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 given[name] = getattr(self, name)
+        if self.dtype != "auto":
+            given["dtype"] = self.dtype
         if self.num_gpu_blocks is not None:
             given["num_gpu_blocks_override"] = self.num_gpu_blocks
             given["kv_cache_memory_bytes"] = self._kv_cache_bytes(model, self.num_gpu_blocks)
@@ -91,8 +93,14 @@ class Vllm(Surrogate):
             given["model"] = self.model
         return given | self.engine_args
 
+    @property
+    def engine_dtype(self) -> str:
+        """What the engine computes in: `engine_args` have the last word; auto is taken as bfloat16."""
+        dtype = str(self.engine_args.get("dtype", self.dtype))
+        return "bfloat16" if dtype == "auto" else dtype
+
     def _kv_cache_bytes(self, model: Model, num_gpu_blocks: int) -> int:
-        element_bytes = 1 if self.kv_cache_dtype == "fp8" else 4 if self.engine_args.get("dtype") == "float32" else 2
+        element_bytes = 1 if self.kv_cache_dtype == "fp8" else 4 if self.engine_dtype == "float32" else 2
         return int(num_gpu_blocks * self.block_size * kv_bytes_per_token(model, self.tensor_parallel_size, element_bytes))
 
     def start(self, model: Model, gpu: Gpu, enable_prefix_caching: bool) -> LiveEngine:

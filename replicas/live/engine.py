@@ -47,6 +47,9 @@ class VllmEngine:
         version: what the installed version must begin with; "any" lets every one pass.
         is_cpu_clock: see above.
 
+    Attributes:
+        runs_free: does not wait for the device between steps: for recording in real time.
+
     Raises:
         EngineError: no vLLM here, another version, an unknown argument, or it did not start (out of memory, too large a model).
     """
@@ -60,6 +63,7 @@ class VllmEngine:
     ) -> None:
         vllm = load_vllm(version)
         self.start_s: dict[str, float] = {}
+        self.runs_free = False
         self._is_cpu_clock = is_cpu_clock
         self._ids: dict[str, int] = {}  # vLLM's id -> the simulation's
         self._names: dict[int, str] = {}
@@ -98,6 +102,8 @@ class VllmEngine:
 
         engine = LLMEngine(vllm_config=config, executor_class=timed_executor, log_stats=False, multiprocess_mode=False)
         self.start_s["capture_s"] = time.perf_counter() - loaded_at
+        # vLLM's own way out, taken when an engine is forgotten, also ends torch's process groups, which the others here use
+        engine.engine_core._finalizer.detach()
         return engine
 
     def _limits(self, version: str) -> Limits:
@@ -148,31 +154,31 @@ class VllmEngine:
     def step(self) -> Step:
         """Runs one iteration and measures it, the device included; the recorder's own time is taken off again."""
         with one_line("failed in a step"):
-            began, cpu_began = time.perf_counter(), time.thread_time()
+            began = _instant()
             outputs = self._engine.step()
-            if self._overlap is None:
+            if self._overlap is None and not self.runs_free:
                 self._synchronize()
-            ended, cpu_s = time.perf_counter(), time.thread_time() - cpu_began
-            if self._overlap is not None:
+            ended = _instant()
+            if self._overlap is not None and not self.runs_free:
                 self._synchronize()
-            left_s = time.perf_counter() - ended
+            left_s = time.perf_counter() - ended["t"]
         settling = self._recorder.settling
         planned, done, overhead_s = self._recorder.take()
-        lasted_s = ended - began - overhead_s
-        if self._overlap is not None:
-            settles_at, overhead_before_s = settling or (ended, overhead_s)
-            launch_s = settles_at - began - overhead_before_s
+        clock = "c" if self._is_cpu_clock and not self.runs_free else "t"
+        lasted_s = ended[clock] - began[clock] - overhead_s
+        if self._overlap is not None and not self.runs_free:
+            settles_at, overhead_before_s = settling or (ended["t"], overhead_s)
+            launch_s = settles_at - began["t"] - overhead_before_s
             lasted_s = self._overlap.lasted(launch_s, lasted_s - launch_s, left_s, waits=settling is not None)
-        elif self._is_cpu_clock:
-            lasted_s = cpu_s - overhead_s
         self._check_progress(bool(planned or outputs))
-        step = Step(lasted_s, cpu_s - overhead_s)
-        self._note_plan(step, planned, began)
-        self._note_output(step, done, outputs, ended)
+        step = Step(lasted_s, ended["c"] - began["c"] - overhead_s)
+        self._note_plan(step, planned, clock, began[clock])
+        self._note_output(step, done, clock, ended[clock])
+        self._note_tokens(step, outputs)
         return step
 
-    def _note_plan(self, step: Step, rows: list[dict[str, Any]], began: float) -> None:
-        """Fills in what the call planned, and makes the rows' instants seconds from its start."""
+    def _note_plan(self, step: Step, rows: list[dict[str, Any]], clock: str, began: float) -> None:
+        """Fills in what the call planned, and makes the rows' instants seconds from its start, on the clock that counts."""
         ids, free = self._ids, self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         step.num_free_blocks = (rows[-1]["free_blocks"] if rows else free, free)
         for row in rows:
@@ -182,22 +188,24 @@ class VllmEngine:
             step.scheduled += [Scheduled(*numbers[:3]) for numbers in row["reqs"]]
             step.admitted += [*row["new"], *row["resumed"]]
             step.preempted += row["preempted"]
-            row["t0"], row["t1"] = row["t0"] - began, row["t1"] - began
+            row["t0"], row["t1"] = row[f"{clock}0"] - began, row[f"{clock}1"] - began
         step.planned = rows
 
-    def _note_output(self, step: Step, rows: list[dict[str, Any]], outputs: list[Any], ended: float) -> None:
-        """Fills in what came out of the call, and makes the rows' last instants seconds before its end."""
-        ids = self._ids
+    def _note_output(self, step: Step, rows: list[dict[str, Any]], clock: str, ended: float) -> None:
+        """Makes the last instants of rows whose output the call took in seconds before its end, on the clock that counts."""
         for row in rows:
-            row["finished"] = [ids[name] for name in row["finished"]]
-            row["t2"], row["t3"] = row["t2"] - ended, row["t3"] - ended
+            row["finished"] = [self._ids[name] for name in row["finished"]]
+            row["t2"], row["t3"] = row[f"{clock}2"] - ended, row[f"{clock}3"] - ended
         step.done = rows
+
+    def _note_tokens(self, step: Step, outputs: list[Any]) -> None:
+        """Fills in who got which tokens, and who is done."""
         for output in outputs:
             request = int(output.request_id)
             step.tokens[request] = list(output.outputs[0].token_ids)
             if output.finished:
                 step.finished.append(request)
-                ids.pop(self._names.pop(request))
+                self._ids.pop(self._names.pop(request))
 
     def _check_progress(self, has_moved: bool) -> None:
         self._num_empty_steps = 0 if has_moved else self._num_empty_steps + 1
@@ -228,11 +236,7 @@ class VllmEngine:
         return len(held - {pool.null_block.block_id}), num_free
 
     def shut_down(self) -> None:
-        """Ends it and gives its memory back.
-
-        vLLM's own way out (`EngineCore.shutdown`) also ends torch's process groups, which the other engines here still use.
-        """
-        self._engine.engine_core._finalizer.detach()
+        """Ends it and gives its memory back."""
         self._core.model_executor.shutdown()
         self._scheduler.shutdown()
         del self._engine, self._core, self._scheduler, self._recorder
@@ -263,6 +267,11 @@ def load_vllm(version: str = "any") -> Any:
             "required_version to the other, or to any: what we look at inside of it may have moved"
         )
     return vllm
+
+
+def _instant() -> dict[str, float]:
+    """Returns the present by the wall clock (t) and by this thread's CPU seconds (c)."""
+    return {"t": time.perf_counter(), "c": time.thread_time()}
 
 
 def _max_graph_tokens(config: Any) -> int:

@@ -65,6 +65,7 @@ class Timed:
         self.limits, self.start_s = self.engine.limits, self.engine.start_s
         self.add, self.has_work = self.engine.add, self.engine.has_work
         self.count_blocks, self.shut_down = self.engine.count_blocks, self.engine.shut_down
+        self.follow, self.abort = self.engine.follow, self.engine.abort
 
     def step(self) -> Step:
         step: Step = self.engine.step()

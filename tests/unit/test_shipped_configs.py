@@ -12,11 +12,14 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
 
+LIVE = ("live_smoke", "live_8b")
+
+
 def sets_for(path: Path) -> list[str]:
     """The changes that a config needs here: traces, recordings and vLLM are not part of the project."""
     if path.stem.endswith("live_cpu"):
         return [f"recordings={shared('data/live_cpu')}"]
-    if path.stem == "live_smoke":
+    if path.stem in LIVE:
         return ["sweep=null", "pools.main.replicas.kind=surrogate"]
     kernels = {"calibrate_rtx4090_kernels": "RTX4090", "calibrate_rtxpro6000_kernels": "RTXPRO6000"}
     if path.stem in kernels:
@@ -64,7 +67,7 @@ SIMULATIONS = [path for path in CONFIGS if "\nkind:" not in path.read_text()]
 def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
     result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
     for one in result.runs or [result]:
-        if path.stem != "live_smoke":  # a real engine takes 10 ms a step: it has fewer
+        if path.stem not in LIVE:  # a real engine takes 10 ms a step: it has fewer
             assert one.manifest["counts"]["requests"] == 2000
         assert (one.requests["status"] == "finished").all()
 
