@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from sim.errors import ConfigError, EngineError
 
 MEASURE_SHARE, RECORD_SHARE = 0.3, 0.12
 """Shares of the time: of measuring, and of each recording. What is left is for three starts of the engine and the rest."""
+MAX_KV_TOKENS = 1 << 17
+"""Contexts of a measured step, together: some seconds of prefill on a GPU. 256 decodes of 512, or 16 of 8,192."""
 SCHEDULING = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks", "tensor_parallel_size",
     "async_scheduling", "enforce_eager",
@@ -44,14 +46,18 @@ LOADS = {"low": 0.3, "mid": 0.6, "high": 0.85}
 """Shares of the capacity at which it is recorded."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the parts and returns how many failed."""
     parser = argparse.ArgumentParser(prog="python -m experiments.gpu", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=12.0)
-    options = parser.parse_args()
-    session = Session(options.config, options.out, 60.0 * options.minutes)
+    options = parser.parse_args(arguments)
+    try:
+        session = Session(options.config, options.out, 60.0 * options.minutes)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
     parts: list[tuple[str, Callable[[], None]]] = [
         ("calibrate", session.calibrate),
         ("record", session.record),
@@ -102,7 +108,11 @@ class Session:
             "gpu": self.pool.gpu.model_dump(mode="json"),
             "dtype": self.engine.engine_dtype,
             "tensor_parallel_size": self.engine.tensor_parallel_size,
-            "measure": {"kind": "vllm", "engine": self.engine.model_dump(mode="json", exclude_none=True)},
+            "measure": {
+                "kind": "vllm",
+                "engine": self.engine.model_dump(mode="json", exclude_none=True),
+                "max_kv_tokens": MAX_KV_TOKENS,
+            },
             "max_measure_s": MEASURE_SHARE * self.limit_s,
         }
         self._command("calibrate", document)

@@ -237,8 +237,9 @@ class VllmEngine:
 
     def shut_down(self) -> None:
         """Ends it and gives its memory back."""
-        self._core.model_executor.shutdown()
-        self._scheduler.shutdown()
+        with contextlib.suppress(Exception):  # one that has crashed may fail at this too
+            self._core.model_executor.shutdown()
+            self._scheduler.shutdown()
         del self._engine, self._core, self._scheduler, self._recorder
         gc.unfreeze()  # vLLM freezes what it started with, and frozen garbage would never go
         gc.collect()

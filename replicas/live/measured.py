@@ -19,6 +19,12 @@ class MeasuredVllm(MeasuredEngine):
     """vLLM in this process, started with scheduling ahead off, so that the device's time and the CPU's can be told apart."""
 
     engine: Vllm = Field(description="The options of `replicas: {kind: vllm}`.")
+    max_kv_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Largest sum of contexts of a step that is measured: contexts have to be computed before they can be "
+        "measured on, again when the cache has lost them; null = what the cache holds.",
+    )
     _subject: tuple[Model, Gpu] | None = PrivateAttr(default=None)
     _live: Any = PrivateAttr(default=None)
     _bench: Any = PrivateAttr(default=None)
@@ -36,11 +42,12 @@ class MeasuredVllm(MeasuredEngine):
         has = self._started().limits
         num_blocks = has.num_gpu_blocks - 1
         blocks_of_room = has.max_num_seqs * (1 + -(-ROOM_TOKENS // has.block_size))
+        num_kv_tokens = max(num_blocks - blocks_of_room, num_blocks // 2) * has.block_size
         return Limits(
             max_num_seqs=has.max_num_seqs,
             max_num_batched_tokens=has.max_num_batched_tokens,
             max_model_len=has.max_model_len - ROOM_TOKENS,
-            num_kv_tokens=max(num_blocks - blocks_of_room, num_blocks // 2) * has.block_size,
+            num_kv_tokens=min(num_kv_tokens, self.max_kv_tokens or num_kv_tokens),
             max_graph_tokens=has.max_graph_tokens,
         )
 

@@ -44,6 +44,14 @@ def test_limits_leave_room_for_measuring() -> None:
     assert limits.num_kv_tokens == (399 - 8 * (1 + ROOM_TOKENS // 16)) * 16
 
 
+def test_contexts_can_be_kept_short() -> None:
+    engine = measured()
+    short = MeasuredVllm(engine=engine.engine, max_kv_tokens=1000)
+    short.take(*engine._subject)  # type: ignore[misc]
+    assert short.limits().num_kv_tokens == 1000
+    assert max(shape.kv_tokens for shape in worth_measuring(*short.limits())) <= 1000
+
+
 def test_it_says_what_it_made_for_itself_and_not_what_it_was_told() -> None:
     told = measured()
     told.limits()
