@@ -11,7 +11,7 @@ LIVE_PYTHON := $(CURDIR)/.venv-live/bin/python
 LIVE_READY  := .venv-live/.ready
 endif
 
-.PHONY: run test live test-live lint bench docs compiled clean
+.PHONY: run test live live-ready test-live lint bench docs compiled clean
 
 run: $(READY) compiled
 	$(BIN)/python run_experiment.py configs/day_forecast_vs_reactive.yaml
@@ -21,6 +21,8 @@ test: lint compiled
 
 live: $(LIVE_READY)  # a real engine and its surrogate, side by side; docs/live.md says what it needs
 	$(LIVE_PYTHON) run_experiment.py configs/live_smoke.yaml
+
+live-ready: $(LIVE_READY)  # vLLM alone, to see whether it can be had here
 
 test-live: $(LIVE_READY)
 	LIVE_PYTHON=$(LIVE_PYTHON) $(LIVE_PYTHON) -m pytest -q -m live tests/live
