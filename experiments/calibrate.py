@@ -22,7 +22,7 @@ from replicas.calibration.llmservingsim import ProfileError, read_profile, shape
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
-from replicas.surrogate import largest_graph_tokens
+from replicas.vllm_defaults import largest_graph_tokens
 from sim.errors import ConfigError
 
 FILE, STEPS = "calibration.yaml", "steps.parquet"

@@ -1,7 +1,6 @@
 """A replica as numbers: vLLM's options in, the engine's limits and step-time coefficients out."""
 
 from functools import cached_property
-from math import inf
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -18,9 +17,10 @@ from replicas.memory import (
     MemoryBreakdown,
     activation_bytes,
     kv_bytes_per_token,
-    lora_bytes,
     weight_bytes,
 )
+from replicas.roofline import roofline
+from replicas.vllm_defaults import defaults
 from sim.params import Params
 from sim.records import ENGINE, records
 
@@ -229,7 +229,7 @@ class Surrogate(Params):
             "schedules_by_prefix": self.scheduling_policy == "lpm",
             "enable_prefix_caching": bool(self.enable_prefix_caching) or self.scheduling_policy == "lpm",
             "data_parallel_size": self.data_parallel_size,
-            "num_together": self._num_sharing(model),
+            "num_together": self.num_sharing(model),
             "max_num_queued_reqs": self.max_num_queued_reqs or 0,
             "max_num_queued_tokens": self.max_num_queued_tokens or 0,
             "reserves_output": self.batching != "continuous",
@@ -240,7 +240,7 @@ class Surrogate(Params):
             "num_lookahead_tokens": self.num_speculative_tokens if self.speculative_method == "eagle" else 0,
             "drops_last_hit": self.num_speculative_tokens > 0 and self.speculative_method == "eagle",
             "acceptance_rate": self.acceptance_rate,
-            **self._step_time(model, gpu, max_num_seqs),
+            **roofline(self, model, gpu, max_num_seqs),
             **self._calibrated(model, gpu),
         }
         for name, value in fields.items():
@@ -283,7 +283,7 @@ class Surrogate(Params):
         length = model.max_model_len if self.max_model_len is None else self.max_model_len
         if length > model.max_model_len:
             raise ValueError(f"max_model_len {length} is above the {model.max_model_len} of {model.name}")
-        default_tokens, default_seqs = _defaults(gpu)
+        default_tokens, default_seqs = defaults(gpu)
         tokens, seqs = self.max_num_batched_tokens, self.max_num_seqs
         if tokens is None:
             default_tokens = default_tokens if self._splits_prompts else max(default_tokens, length)
@@ -303,8 +303,8 @@ class Surrogate(Params):
         _, seqs, tokens = self.limits(model, gpu)
         context = CONTEXT_BYTES["single" if n == 1 else "parallel"]
         estimated = activation_bytes(model, n, tokens, seqs)
-        block_bytes = kv_bytes_per_token(model, n, self._kv_element_bytes) * self.block_size
-        dense, experts = weight_bytes(model, self._weight_bytes)
+        block_bytes = kv_bytes_per_token(model, n, self.kv_element_bytes) * self.block_size
+        dense, experts = weight_bytes(model, self.weight_element_bytes)
         given = self._given_blocks()
         breakdown = MemoryBreakdown(
             gpu=gpu.name,
@@ -312,7 +312,7 @@ class Surrogate(Params):
             tensor_parallel_size=n,
             gpu_memory_utilization=self.gpu_memory_utilization,
             total_bytes=gpu.memory_bytes,
-            weight_bytes=(dense + experts / self._num_sharing(model)) / n,
+            weight_bytes=(dense + experts / self.num_sharing(model)) / n,
             activation_bytes=estimated if self.activation_bytes is None else self.activation_bytes,
             context_bytes=context if self.context_bytes is None else self.context_bytes,
             cuda_graph_bytes=self.cuda_graph_bytes,
@@ -323,58 +323,18 @@ class Surrogate(Params):
         )
         return breakdown if breakdown.is_given else breakdown.with_blocks()
 
-    def _step_time(self, model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
-        n = self.tensor_parallel_size
-        dense, experts = weight_bytes(model, self._weight_bytes)
-        flops_per_s = gpu.bf16_flops_per_s
-        if self.quantization == "fp8" and gpu.fp8_flops_per_s is not None:
-            flops_per_s = gpu.fp8_flops_per_s
-        hops = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer, each of 2 (n - 1) messages
-        message_bytes = model.hidden * BF16_BYTES / n  # per token
-        m = self._num_sharing(model)
-        expert_flops = 2.0 * model.num_expert_params * model.expert_hit_share if m > 1 else 0.0
-        exchanged_bytes = 2 * model.moe_layers * (m - 1) / m * model.hidden * BF16_BYTES  # all-gather and reduce-scatter
-        return {
-            "flops_per_token": 2.0 * model.num_active_params - expert_flops,
-            "expert_flops_per_token": expert_flops / m,
-            "flops_per_attended_token": 4.0 * model.layers * model.heads * model.head_dim,
-            "flops_per_s": n * flops_per_s * self.flops_efficiency,
-            "dense_weight_bytes": dense,
-            "expert_weight_bytes": experts / m,
-            "expert_hit_share": model.expert_hit_share,
-            "kv_bytes_per_token": n * kv_bytes_per_token(model, n, self._kv_element_bytes),
-            "bytes_per_s": n * gpu.bytes_per_s * self.bandwidth_efficiency,
-            "comm_s": hops * self.link_latency_s,
-            "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
-            "exchange_s_per_token": exchanged_bytes / (gpu.link_bytes_per_s * self.link_efficiency),
-            "adapter_bytes": lora_bytes(model, self.max_lora_rank),
-            "max_graph_tokens": 0
-            if self.enforce_eager
-            else largest_graph_tokens(gpu, max_num_seqs, self.num_speculative_tokens),
-            "overhead_s": self.overhead_s + self.draft_s,
-            "cpu_s": self.cpu_s,
-            "cpu_s_per_request": self.cpu_s_per_request,
-            "grammar_cpu_s_per_request": self.grammar_cpu_s_per_request,
-            "serial_share": 0.0,
-            "gpu_s_per_request": 0.0,
-            "mixed_kv_s_per_token": 0.0,
-            "fitted_requests": inf,
-            "fitted_tokens": inf,
-            "fitted_kv_tokens": inf,
-        }
-
     def _calibrated(self, model: Model, gpu: Gpu) -> dict[str, float]:
         """Returns the fields that a calibration decides, none without one."""
         if self.calibration is None:
             return {}
-        if self._num_sharing(model) > 1:
+        if self.num_sharing(model) > 1:
             raise ValueError(f"calibration {self.calibration} is of one engine; data_parallel_size must be 1 for {model.name}")
-        engine = (model, self.weight_dtype, self.tensor_parallel_size, self._kv_element_bytes)
+        engine = (model, self.weight_dtype, self.tensor_parallel_size, self.kv_element_bytes)
         measured = read_for(self.calibration, *engine)
         wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
         if wrong:
             raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")
-        fields = measured.engine_fields(sum(weight_bytes(model, self._weight_bytes)), self.step_time_scale)
+        fields = measured.engine_fields(sum(weight_bytes(model, self.weight_element_bytes)), self.step_time_scale)
         fields["overhead_s"] += self.draft_s
         return fields
 
@@ -395,7 +355,7 @@ class Surrogate(Params):
             return self.num_gpu_blocks
         return measured.kv_cache.num_gpu_blocks * measured.kv_cache.block_size // self.block_size
 
-    def _num_sharing(self, model: Model) -> int:
+    def num_sharing(self, model: Model) -> int:
         """Returns how many of a replica's engines share the model's experts, and so step together."""
         return self.data_parallel_size if model.num_experts else 1
 
@@ -404,11 +364,13 @@ class Surrogate(Params):
         return self.enable_chunked_prefill and self.batching == "continuous"
 
     @property
-    def _weight_bytes(self) -> float:
+    def weight_element_bytes(self) -> float:
+        """Bytes of a weight."""
         return 1.0 if self.quantization == "fp8" else self._unquantized_bytes
 
     @property
-    def _kv_element_bytes(self) -> float:
+    def kv_element_bytes(self) -> float:
+        """Bytes of an element of the KV cache."""
         return 1.0 if self.kv_cache_dtype == "fp8" else self._unquantized_bytes
 
     @property
@@ -426,24 +388,6 @@ _OF_THE_ROOFLINE = (
     "cpu_s_per_request",
 )
 """Options that say what a calibration has measured."""
-
-
-def largest_graph_tokens(gpu: Gpu, max_num_seqs: int, num_speculative_tokens: int = 0) -> int:
-    """Returns the tokens of the largest CUDA graph: twice max_num_seqs decodes, at most 512, or 1024 on Blackwell.
-
-    Source: `VllmConfig._set_cudagraph_sizes` of vLLM 0.32.0.
-    """
-    largest = 1024 if gpu.name.startswith(("b200", "gb200", "b300", "gb300")) else 512
-    return min(2 * max_num_seqs * (1 + num_speculative_tokens), largest)
-
-
-def _defaults(gpu: Gpu) -> tuple[int, int]:
-    """Returns the API server's (max_num_batched_tokens, max_num_seqs) on this GPU."""
-    if gpu.memory_bytes >= 160 * GIB:
-        return 16384, 1024
-    if gpu.memory_bytes >= 70 * GIB and "a100" not in gpu.name.lower():
-        return 8192, 1024
-    return 2048, 256
 
 
 def _check_split(model: Model, n: int) -> None:

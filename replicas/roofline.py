@@ -1,0 +1,57 @@
+"""A replica's step time from data sheets: each peak times the efficiency that the options state."""
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from replicas.catalog import Gpu, Model
+from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes
+from replicas.vllm_defaults import largest_graph_tokens
+
+if TYPE_CHECKING:
+    from replicas.surrogate import Surrogate
+
+
+def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
+    """Returns the fields of ENGINE that say how long a step takes, by the GPU's data sheet and the options' efficiencies.
+
+    Source: DESIGN section 4. Engines that share experts each hold and work an even part of them, and gather and scatter all
+    tokens in every layer with experts, as vLLM's default `all2all_backend` does (0.32.0).
+    """
+    n = options.tensor_parallel_size
+    dense, experts = weight_bytes(model, options.weight_element_bytes)
+    flops_per_s = gpu.bf16_flops_per_s
+    if options.quantization == "fp8" and gpu.fp8_flops_per_s is not None:
+        flops_per_s = gpu.fp8_flops_per_s
+    hops = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer, each of 2 (n - 1) messages
+    message_bytes = model.hidden * BF16_BYTES / n  # per token
+    m = options.num_sharing(model)
+    expert_flops = 2.0 * model.num_expert_params * model.expert_hit_share if m > 1 else 0.0
+    exchanged_bytes = 2 * model.moe_layers * (m - 1) / m * model.hidden * BF16_BYTES  # all-gather and reduce-scatter
+    return {
+        "flops_per_token": 2.0 * model.num_active_params - expert_flops,
+        "expert_flops_per_token": expert_flops / m,
+        "flops_per_attended_token": 4.0 * model.layers * model.heads * model.head_dim,
+        "flops_per_s": n * flops_per_s * options.flops_efficiency,
+        "dense_weight_bytes": dense,
+        "expert_weight_bytes": experts / m,
+        "expert_hit_share": model.expert_hit_share,
+        "kv_bytes_per_token": n * kv_bytes_per_token(model, n, options.kv_element_bytes),
+        "bytes_per_s": n * gpu.bytes_per_s * options.bandwidth_efficiency,
+        "comm_s": hops * options.link_latency_s,
+        "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
+        "exchange_s_per_token": exchanged_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
+        "adapter_bytes": lora_bytes(model, options.max_lora_rank),
+        "max_graph_tokens": 0
+        if options.enforce_eager
+        else largest_graph_tokens(gpu, max_num_seqs, options.num_speculative_tokens),
+        "overhead_s": options.overhead_s + options.draft_s,
+        "cpu_s": options.cpu_s,
+        "cpu_s_per_request": options.cpu_s_per_request,
+        "grammar_cpu_s_per_request": options.grammar_cpu_s_per_request,
+        "serial_share": 0.0,
+        "gpu_s_per_request": 0.0,
+        "mixed_kv_s_per_token": 0.0,
+        "fitted_requests": inf,
+        "fitted_tokens": inf,
+        "fitted_kv_tokens": inf,
+    }
