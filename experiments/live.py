@@ -1,19 +1,20 @@
 """Live replicas in an experiment: starting the first engines, and keeping what is seen of their steps."""
 
 import contextlib
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from tqdm import tqdm
 
 import routers
 from experiments.config import Experiment
+from experiments.recalibration import Recalibrations
+from experiments.step_trace import StepWriter
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
 from replicas.live.kinds import LIVE
@@ -90,11 +91,17 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         names = {i: pool.name for i, pool in pools.items() if isinstance(pool.replicas, Vllm) and pool.replicas.shadow}
         watched = [Shadows(wiring, names)] if names else []
         wiring.plane.watches += watched
+        followed = [i for i, pool in pools.items() if isinstance(pool.replicas, Vllm) and pool.replicas.recalibrate]
+        recalibrations = Recalibrations(wiring.experiment, wiring.engines, followed)
+        if followed:
+            wiring.plane.watches.append(recalibrations)
         errors: Counter[str] = Counter()
         wiring.plane.watches.append(lambda replica, began_at_s, step: errors.update(step.failed.values()))
         yield found
         for shadows in watched:
             found["shadow"] = shadows.finish(folder)
+        if followed:
+            found["recalibration"] = recalibrations.told()
         found["server_errors"] = dict(errors.most_common(20))
         found["live"] = {pool.name: wiring.sources[i].limits._asdict() for i, pool in pools.items()}
         found["failure"] = wiring.simulation.failure
@@ -155,45 +162,3 @@ class Shadows:
     def _report(self) -> None:
         for (name, machine), shadow in self._shadows.items():
             tqdm.write(described(f"{name}/{machine}", shadow), file=sys.stderr)
-
-
-class StepWriter:
-    """Writes `MACHINE_steps.jsonl` for every live replica: a row a step, in virtual time.
-
-    The rows are those of a recorded run: t0 planning begins, t1 it ends and the model runs, t2 its output is there, t3 it is
-    taken in; c0..c3 CPU seconds; `idle` the time from the step before, which is the front end's work and waiting.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[int, TextIO] = {}
-        self._began_at_s: dict[tuple[int, int], float] = {}  # of the steps that are not done
-        self._last_ended_at_s: dict[int, float] = {}
-
-    def __enter__(self) -> "StepWriter":
-        self._folder.mkdir()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def __call__(self, replica: LiveReplica, began_at_s: float, step: Step) -> None:
-        """Takes a step as a live replica has run it."""
-        machine = int(replica.books.replica.machine)
-        if machine not in self._files:
-            self._files[machine] = (self._folder / f"{machine}_steps.jsonl").open("w", encoding="utf-8")
-        for row in step.planned:
-            self._began_at_s[machine, row["step"]] = began_at_s
-        for row in step.done:
-            placed = self._placed(machine, row, began_at_s + step.lasted_s)
-            self._files[machine].write(json.dumps(placed) + "\n")
-
-    def _placed(self, machine: int, row: dict[str, Any], ended_at_s: float) -> dict[str, Any]:
-        """Returns the row with instants of virtual time."""
-        began_at_s = self._began_at_s.pop((machine, row["step"]), ended_at_s)
-        instants = {name: began_at_s + row[name] for name in ("t0", "t1")}
-        instants |= {name: ended_at_s + row[name] for name in ("t2", "t3")}
-        last = self._last_ended_at_s.get(machine)
-        self._last_ended_at_s[machine] = instants["t3"]
-        return row | instants | {"idle": None if last is None else instants["t0"] - last}

@@ -1,5 +1,6 @@
 """Live engines without vLLM: the naive scheduler behind the interface of a real engine, with made-up tokens and step times."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -114,4 +115,11 @@ class Naive(Vllm):
         )
         if self.engine_args.get("fails_at_start"):
             raise EngineError("vLLM did not start: ValueError: the model does not fit")
-        return NaiveEngine(settings, per_token, self.engine_args.get("fails_at_step", -1))
+        step_time = slowed(self.engine_args["slows_at_step"]) if "slows_at_step" in self.engine_args else per_token
+        return NaiveEngine(settings, step_time, self.engine_args.get("fails_at_step", -1))
+
+
+def slowed(at_step: int) -> Callable[[dict[str, float]], float]:
+    """`per_token`, and from a step on its device, which is all but 3 ms of it, takes 1.3 times as long."""
+    steps = itertools.count()
+    return lambda features: 0.003 + (per_token(features) - 0.003) * (1.3 if next(steps) >= at_step else 1.0)

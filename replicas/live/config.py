@@ -47,6 +47,18 @@ class Vllm(Surrogate):
         "shown as the run goes, and kept in the results.",
     )
 
+    recalibrate: bool = Field(
+        default=False,
+        description="With a `calibration`: follow how much longer this engine's steps take, say when that changes for good, "
+        "and let all surrogates with the same calibration run at that speed.",
+    )
+
+    @model_validator(mode="after")
+    def _has_what_is_followed(self) -> "Vllm":
+        if self.recalibrate and self.calibration is None:
+            raise ValueError("recalibrate needs a calibration to follow")
+        return self
+
     @model_validator(mode="after")
     def _is_something_that_vllm_does(self) -> "Vllm":
         elsewhere = {

@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from experiments import run
 from experiments.cli import main
+from experiments.loading import load
+from replicas.calibration.file import write
+from sim.errors import ConfigError
+from tests.unit.test_calibrated import a_calibration
 
 CONFIG = Path(__file__).parents[2] / "configs" / "live_smoke.yaml"
 NAIVE = "pools.main.replicas.kind=tests.live_engines:Naive"
@@ -48,6 +53,53 @@ def test_live_and_simulated_replicas_mix_in_a_fleet(tmp_path: Path) -> None:
     result = run(path, out=tmp_path / "out", progress=False)
     assert set(result.requests["pool"]) == {"main", "simulated"}
     assert (result.requests["status"] == "finished").all()
+
+
+def test_surrogates_follow_the_live_replica_that_recalibrates_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The device takes 7 ms and 10 us a token as calibrated, and from step 300 on 1.3 times that: 9.1 instead of 7 ms."""
+    (one,) = load(CONFIG, ["sweep=null"])
+    (pool,) = one.experiment.pools
+    device = {
+        "s_per_token": 1e-5,
+        "s_per_attended_token": 0.0,
+        "weights_s": 1e-9,
+        "s_per_kv_token": 0.0,
+        "serial_share": 1.0,
+        "fixed_s": 0.007,
+    }
+    nothing = {"s": 0.0, "s_per_request": 0.0}
+    cpu = {"schedule": {"s": 0.001, "s_per_request": 0.0}, "update": {"s": 0.002, "s_per_request": 0.0}, "front_end": nothing}
+    range_ = {name: [1.0, 1e9] for name in ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")}
+    made = {"device_time": {**device, "s_per_request": 0.0}, "cpu_time": cpu, "range": range_, "kv_cache": None}
+    write(a_calibration(model=pool.model, gpu=pool.gpu, dtype="float32", **made), tmp_path / "measured.yaml")
+    document = one.document
+    engine = {"kind": "tests.live_engines:Naive", "calibration": str(tmp_path / "measured.yaml"), "dtype": "float32"}
+    limits = {name: document["pools"][0]["replicas"][name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size")}
+    engine |= {**limits, "num_gpu_blocks": 256, "async_scheduling": False, "enforce_eager": True}
+    live = engine | {"recalibrate": True, "engine_args": {"slows_at_step": 300}}
+    machine = {"autoscaler": {"kind": "fixed", "replicas": 1}}
+    document["pools"] = [
+        {**document["pools"][0], **machine, "replicas": live},
+        {**document["pools"][0], **machine, "name": "simulated", "replicas": {**engine, "kind": "surrogate"}},
+    ]
+    document["router"] = {"kind": "round_robin"}
+    path = tmp_path / "live_smoke.yaml"
+    path.write_text(yaml.safe_dump(document))
+    result = run(path, out=tmp_path / "out", progress=False)
+    found = result.manifest["recalibration"]["main/0"]
+    assert found["scale"] == pytest.approx(1.3, rel=0.01)
+    (alarm_s,) = found["alarms_at_s"]
+    assert f"main/0: since about {alarm_s:.0f} s" in capsys.readouterr().err
+    requests = result.requests[result.requests["pool"] == "simulated"]
+    gaps = requests["tpot_s"].where(requests["num_output_tokens"] > 4)
+    before, after = gaps[requests["finished_at_s"] < alarm_s], gaps[requests["scheduled_at_s"] > alarm_s + 5]
+    assert before.median() == pytest.approx(0.010, rel=0.05)
+    assert after.median() == pytest.approx(0.003 * 1.3 + 0.007 * 1.3, rel=0.05)  # the CPU's time is scaled with the device's
+
+
+def test_recalibrating_needs_something_to_recalibrate(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="recalibrate needs a calibration to follow"):
+        ran(tmp_path, "pools.main.replicas.recalibrate=true")
 
 
 def scaled(tmp_path: Path, *options: str) -> Any:
