@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 import routers
 from experiments.config import Experiment
-from experiments.recalibration import Recalibrations
 from experiments.step_trace import StepWriter
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
@@ -92,8 +91,10 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         watched = [Shadows(wiring, names)] if names else []
         wiring.plane.watches += watched
         followed = [i for i, pool in pools.items() if isinstance(pool.replicas, Vllm) and pool.replicas.recalibrate]
-        recalibrations = Recalibrations(wiring.experiment, wiring.engines, followed)
         if followed:
+            from experiments.recalibration import Recalibrations  # here: it brings scipy, which takes its time
+
+            recalibrations = Recalibrations(wiring.experiment, wiring.engines, followed)
             wiring.plane.watches.append(recalibrations)
         errors: Counter[str] = Counter()
         wiring.plane.watches.append(lambda replica, began_at_s, step: errors.update(step.failed.values()))
