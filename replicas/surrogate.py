@@ -222,6 +222,8 @@ class Surrogate(Params):
             "enable_chunked_prefill": self._splits_prompts,
             "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
             "async_scheduling": self.async_scheduling,
+            "num_stages": 1,
+            "prefill_schedule_interval": 1,
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
             "long_prefill_token_threshold_adaptive": self.long_prefill_token_threshold_adaptive,
             "threshold_binds_alone": self.vllm_version == "0.30",
