@@ -13,6 +13,7 @@ from replicas.engine import turn
 from replicas.events import next_to_end
 from replicas.gateway import CHOOSE_TYPE, ask, offer, refusal, reject, route
 from replicas.queues import append_unrouted, slot_of
+from replicas.together import first_together
 from sim.compiled import loop, verb
 from sim.records import (
     BAD_ROUTE,
@@ -51,8 +52,11 @@ def set_now(clock: Any, now_s: float) -> None:
 
 @verb
 def has_drained(fleet: Fleet, r: int) -> bool:
-    """Tells whether a draining replica, or all that step together with it, have served their last request."""
-    for k in range(r, r + fleet.engines[fleet.replicas[r].pool].num_together):
+    """Tells whether a draining replica, and all that step together with it, have served their last request."""
+    if not fleet.replicas[r].is_draining:
+        return False
+    first = first_together(fleet, r)
+    for k in range(first, first + fleet.engines[fleet.replicas[r].pool].num_together):
         if not fleet.replicas[k].is_draining or fleet.replicas[k].num_in_flight or fleet.loads[k].num_waiting > 0:
             return False
     return True
@@ -128,7 +132,7 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
         if step_ends_at_s == now_s:
             turn(fleet, r)
             if has_drained(fleet, r):
-                clock.drained = r
+                clock.drained = first_together(fleet, r)
                 return DRAINED
         elif clock.next_scrape_at_s == now_s:
             scrape(fleet)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from replicas.batches import next_batch
+from replicas.batches import batch_of, next_batch
 from replicas.block_keys import scramble
 from replicas.queues import sequence_of, slot_of
 from sim.compiled import verb
@@ -27,6 +27,8 @@ def schedule_drafts(fleet: Fleet, r: int, i: int, chunk: int) -> None:
     sequence.num_scheduled_drafts[half] = max(num_computed - num_known, 0)
     sequence.num_real_drafts[half] = min(sequence.num_scheduled_drafts[half], sequence.num_drafts)
     sequence.num_drafts = 0
+    if sequence.num_placeholders > 0:
+        batch.ends_at_s = max(batch.ends_at_s, batch_of(fleet, r, sequence.last_planned_step).ends_at_s)
     sequence.last_planned_step = replica.num_steps
     if num_computed < num_known:
         return

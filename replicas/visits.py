@@ -19,6 +19,7 @@ def visit_running(fleet: Fleet, r: int) -> None:
     engine = fleet.engines[replica.pool]
     budget = engine.max_num_batched_tokens
     next_batch(fleet, r).half = (replica.num_plans // engine.num_stages) & 1
+    next_batch(fleet, r).ends_at_s = 0.0
     mark_unvisited(fleet, r)
     i = replica.running.head
     while i != NONE and budget > 0:

@@ -1,0 +1,40 @@
+"""When an engine that has nothing to do wakes up."""
+
+import numpy as np
+
+from replicas.events import set_next_end
+from replicas.queues import slot_of
+from sim.compiled import verb
+from sim.records import NONE, Fleet
+
+
+@verb
+def wake_at(fleet: Fleet, r: int, at_s: float) -> None:
+    """Has the engine wake at this instant, after everything else that happens at it."""
+    fleet.replicas[r].woken_at_s = at_s
+    set_next_end(fleet, r, np.nextafter(at_s, np.inf))
+
+
+@verb
+def sleep(fleet: Fleet, r: int, until_s: float) -> None:
+    """Lets an idle engine sleep until then, or until a request comes."""
+    fleet.replicas[r].num_plans = 0
+    wake_at(fleet, r, until_s)
+
+
+@verb
+def next_work_at_s(fleet: Fleet, r: int, now_s: float) -> float:
+    """Returns when the first grammar is compiled that one of the waiting requests waits for; inf if nobody waits."""
+    at_s = float("inf")
+    i = fleet.replicas[r].waiting.head
+    if i == NONE:
+        return at_s
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        if fleet.classes[request.class_id].grammar_s > 0:
+            at_s = min(at_s, fleet.lore[r, request.class_id].grammar_ready_at_s)
+        i = request.next
+    if now_s < at_s < float("inf"):
+        return at_s
+    fleet.replicas[r].num_idle_with_work += 1
+    return float("inf")
