@@ -202,20 +202,20 @@ REPLICA = np.dtype(
         ("last_step_ended_at_s", "f8"),
         # the rest: the other
         ("num_preemptions", "i4"),
-        ("peak_running", "i4"),
         ("peak_batched_tokens", "i4"),
-        ("num_masks", "i4"),  # running requests with structured output
+        ("peak_running", "u2"),
+        ("num_masks", "u2"),  # running requests with structured output
         ("num_plans", "i4"),  # since it was last idle, those that found nothing to do included
         ("num_empty", "i1"),  # of these, how many hold a place among the steps in flight
         ("is_saturated", "i1"),  # requests waited though prefills were not deferred
+        ("num_idle_with_work", "u2"),  # invariant 6; stays 0
+        ("num_steps_outside_range", "i4"),  # larger than any that the engine's step time was fitted on
         ("num_delivered_tokens", "i8"),
         ("busy_s", "f8"),
         ("woken_at_s", "f8"),  # when a request last found it idle
-        ("num_idle_with_work", "i4"),  # invariant 6; stays 0
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
         ("free_row", "i4"),  # head of the list of free rows of the block table, each with the next in its last entry
         ("num_admissions", "i4"),
-        ("num_steps_outside_range", "i4"),  # larger than any that the engine's step time was fitted on
     ],
     align=True,
 )
