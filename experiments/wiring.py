@@ -142,7 +142,7 @@ class Wiring:
             name=pool.name,
             first_slot=sum(slots_of(other) for other in before),
             max_replicas=pool.autoscaler.max_machines,
-            num_gpus=pool.replicas.tensor_parallel_size * num_ranks,
+            num_gpus=pool.replicas.gpus_per_engine * num_ranks,
             num_ranks=num_ranks,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             interval_s=pool.autoscaler.interval_s,

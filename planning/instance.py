@@ -8,11 +8,9 @@ import numpy as np
 
 from planning.steps import decode_step_s, equal_requests, prefill_s
 from replicas.catalog import Gpu, Model
+from replicas.roofline import NETWORK_BYTES_PER_S
 from replicas.surrogate import Surrogate
 from sim.checks import check_positive, check_share
-
-NETWORK_BYTES_PER_S = 50e9
-"""Of each GPU, to other machines: between stages and between experts. Assumption: one 400 Gbit/s network card a GPU."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class Instance:
 
     A stage of a pipeline is a part of the layers. In a group of expert_parallel_size GPUs each has the whole of attention and
     requests of its own, and its share of every layer's experts, which serve the tokens of all: wide expert parallelism, as
-    DeepSeek's. The simulated engine has neither.
+    DeepSeek's. A plan simulates neither.
     """
 
     replicas: Surrogate  # its tensor_parallel_size is that of each stage
@@ -44,27 +42,17 @@ class Instance:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the simulated engine knows such instances."""
+        """Whether a plan simulates such instances."""
         return self.num_stages == self.expert_parallel_size == 1
 
     @cached_property
     def stage_model(self) -> Model:
-        """What one engine holds, as a model of its own: its share of layers and weights, or of the experts' weights alone.
-
-        The embeddings of a pipeline are shared out evenly too.
-        """
-        n, model = self.num_stages, self.model
+        """What one engine holds, as a model of its own: its share of layers and weights, or of the experts' weights alone."""
+        model = self.model
         if self.expert_parallel_size > 1:
             others = model.num_expert_params * (self.expert_parallel_size - 1) // self.expert_parallel_size
             return model.model_copy(update={"num_params": model.num_params - others})
-        if n == 1:
-            return model
-        parts = {
-            "layers": -(-model.layers // n),
-            "num_params": -(-model.num_params // n),
-            "moe_layers": -(-model.moe_layers // n),
-        }
-        return model.model_copy(update={**parts, "name": f"{model.name} (1/{n})"})
+        return model.stage(self.num_stages)
 
     @cached_property
     def engine(self) -> Any:

@@ -44,10 +44,11 @@ def capacity(engine: Any, mean_prompt_tokens: float, mean_output_tokens: float, 
     usable = float((engine.num_usable_blocks - engine.watermark_blocks) * engine.block_size)
     if held > usable:
         raise ValueError(f"a request of {held:.0f} tokens on average is over the KV cache of {usable:.0f} tokens")
+    stages = max(1, engine.num_stages)  # each has a step of its own, with its part of the requests
     per_step = {
         "max_num_batched_tokens": engine.max_num_batched_tokens / (mean_prompt_tokens + mean_output_tokens - 1),
-        "max_num_seqs": engine.max_num_seqs / mean_output_tokens,
-        "kv_blocks": usable / (mean_output_tokens * (held + engine.block_size / 2)),  # the last block is half full
+        "max_num_seqs": engine.max_num_seqs / stages / mean_output_tokens,
+        "kv_blocks": usable / stages / (mean_output_tokens * (held + engine.block_size / 2)),  # the last block is half full
     }
     binding = min(per_step, key=lambda name: per_step[name])
     finished = per_step[binding]
@@ -62,8 +63,8 @@ def capacity(engine: Any, mean_prompt_tokens: float, mean_output_tokens: float, 
         alone = min(finished, 1 / mean_output_tokens)  # one request in the engine
         finished, is_within = _largest_within(seconds, tpot_s, alone, finished)
     step_s = seconds(finished)
-    batch = finished * mean_output_tokens
-    return Capacity(float(finished / step_s), float(batch), step_s, float(batch * held), binding, is_within)
+    batch = finished * mean_output_tokens * stages
+    return Capacity(float(finished / step_s * stages), float(batch), step_s, float(batch * held), binding, is_within)
 
 
 def balanced_batch(engine: Any, finished_per_step: float, mean_prompt_tokens: float, mean_output_tokens: float) -> Any:

@@ -89,6 +89,17 @@ class Model(Params):
         """
         return self.num_params - round(self.num_expert_params * (1 - self.expert_hit_share))
 
+    def stage(self, num_stages: int) -> "Model":
+        """Returns what the largest stage of a pipeline holds, as a model of its own; embeddings are shared out evenly too.
+
+        >>> model("llama-3.1-70b").stage(4).layers
+        20
+        """
+        if num_stages == 1:
+            return self
+        parts = {name: -(-getattr(self, name) // num_stages) for name in ("layers", "num_params", "moe_layers")}
+        return self.model_copy(update={**parts, "name": f"{self.name} (1/{num_stages})"})
+
 
 T = TypeVar("T", Gpu, Model)
 

@@ -59,7 +59,6 @@ def clear(fleet: Fleet, r: int) -> None:
         fleet.lore[r, k].grammar_ready_at_s, fleet.lore[r, k].adapter_step = np.inf, NONE
     if fleet.engines[replica.pool].enable_prefix_caching:
         fill_pool(fleet, r)
-    set_next_end(fleet, r, float("inf"))
 
 
 @loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean))
@@ -76,7 +75,8 @@ def evict(fleet: Fleet, r: int, requeue: bool) -> int:
             evict_one(fleet, r, i, requeue)
             num_evicted += 1
             i = following
-    if replica.num_in_flight > 0 and fleet.engines[replica.pool].num_stages == 1:
+    if num_evicted > 0 and replica.num_in_flight > 0 and fleet.engines[replica.pool].num_stages == 1:
         replica.busy_s -= max(batch_of(fleet, r, replica.num_steps - 1).ends_at_s - fleet.clock[0].now_s, 0.0)
     clear(fleet, r)
+    set_next_end(fleet, r, float("inf"))
     return num_evicted

@@ -10,6 +10,9 @@ from replicas.vllm_defaults import largest_graph_tokens
 if TYPE_CHECKING:
     from replicas.surrogate import Surrogate
 
+NETWORK_BYTES_PER_S = 50e9
+"""Of each GPU, to other machines: between stages and between experts. Assumption: one 400 Gbit/s network card a GPU."""
+
 
 def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
     """Returns the fields of ENGINE that say how long a step takes, by the GPU's data sheet and the options' efficiencies.
@@ -40,8 +43,8 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "comm_s": hops * options.link_latency_s,
         "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
         "exchange_s_per_token": exchanged_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
-        "handover_s": 0.0,
-        "handover_s_per_token": 0.0,
+        "handover_s": options.link_latency_s,
+        "handover_s_per_token": 2 * model.hidden * BF16_BYTES / NETWORK_BYTES_PER_S,  # hidden states and residuals
         "adapter_bytes": lora_bytes(model, options.max_lora_rank),
         "max_graph_tokens": 0
         if options.enforce_eager

@@ -37,6 +37,12 @@ class Surrogate(Params):
     """
 
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that share every layer of one replica.")
+    pipeline_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        description="Stages of one replica, each with an even part of the layers on tensor_parallel_size GPUs; steps follow "
+        "one another through them. With async_scheduling as vLLM's model runner V2 does it.",
+    )
     data_parallel_size: int = Field(
         default=1,
         ge=1,
@@ -128,6 +134,12 @@ class Surrogate(Params):
         default="0.32",
         description="Whose scheduler it follows: 0.30 also cuts a long prompt that is alone. docs/fidelity.md has more.",
     )
+    prefill_schedule_interval: int = Field(
+        default=1,
+        ge=1,
+        description="Of data-parallel engines that share experts: prefills only in every so many steps, in the same of all "
+        "engines, unless more wait than one such step takes in.",
+    )
     watermark: float = Field(default=0.0, ge=0, lt=1, description="Share of the KV blocks kept free at admission.")
     async_scheduling: bool = Field(default=True, description="Plan the next step while the GPU runs this one.")
     block_size: int = Field(default=16, ge=1, description="Tokens in a KV block.")
@@ -189,6 +201,18 @@ class Surrogate(Params):
         return self
 
     @model_validator(mode="after")
+    def _pipelines_are_vllms(self) -> "Surrogate":
+        asked = {
+            f"batching {self.batching}": self.batching != "continuous",
+            "jump_forward": self.jump_forward,
+            "num_speculative_tokens and async_scheduling false": self.num_speculative_tokens > 0 and not self.async_scheduling,
+        }
+        for what, is_asked in asked.items():
+            if is_asked and self.pipeline_parallel_size > 1:
+                raise ValueError(f"pipeline_parallel_size {self.pipeline_parallel_size} does not go with {what}")
+        return self
+
+    @model_validator(mode="after")
     def _calibration_decides_alone(self) -> "Surrogate":
         if self.measured is None:  # reading it raises ValueError
             if self.step_time_scale != 1.0:
@@ -209,6 +233,7 @@ class Surrogate(Params):
         Raises:
             ValueError: the model does not fit, or the options contradict the model or each other.
         """
+        self._check_parallelism(model)
         memory = self.memory(model, gpu)
         max_model_len, max_num_seqs, max_num_batched_tokens = self.limits(model, gpu)
         engine = records(ENGINE, 1)
@@ -222,8 +247,8 @@ class Surrogate(Params):
             "enable_chunked_prefill": self._splits_prompts,
             "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
             "async_scheduling": self.async_scheduling,
-            "num_stages": 1,
-            "prefill_schedule_interval": 1,
+            "num_stages": self.pipeline_parallel_size,
+            "prefill_schedule_interval": self.prefill_schedule_interval,
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
             "long_prefill_token_threshold_adaptive": self.long_prefill_token_threshold_adaptive,
             "threshold_binds_alone": self.vllm_version == "0.30",
@@ -256,14 +281,14 @@ class Surrogate(Params):
             ValueError: the model does not fit, or not even one sequence of max_model_len does, as vLLM refuses to start.
         """
         memory = self._memory(model, gpu)
-        where = f"{model.name} on {self.tensor_parallel_size} x {gpu.name}"
+        where = f"{model.stage(self.pipeline_parallel_size).name} on {self.tensor_parallel_size} x {gpu.name}"
         if not memory.is_enough:
             raise ValueError(
                 f"{where} does not fit: each GPU may use {memory.utilised_bytes / GIB:.1f} GiB "
                 f"({memory.total_bytes / GIB:.1f} x gpu_memory_utilization {self.gpu_memory_utilization:g}) and needs "
                 f"{memory.weight_bytes / GIB:.1f} for weights, {memory.activation_bytes / GIB:.1f} for activations, "
                 f"{memory.context_bytes / GIB:.1f} for context, {memory.cuda_graph_bytes / GIB:.1f} for CUDA graphs; "
-                "use a larger tensor_parallel_size, quantization: fp8, or a larger GPU"
+                "use a larger tensor_parallel_size or pipeline_parallel_size, quantization: fp8, or a larger GPU"
             )
         usable = (memory.num_gpu_blocks - NUM_NULL_BLOCKS) * self.block_size
         max_model_len = self.limits(model, gpu)[0]
@@ -301,6 +326,7 @@ class Surrogate(Params):
 
     def _memory(self, model: Model, gpu: Gpu) -> MemoryBreakdown:
         n = self.tensor_parallel_size
+        model = model.stage(self.pipeline_parallel_size)
         _check_split(model, n)
         _, seqs, tokens = self.limits(model, gpu)
         context = CONTEXT_BYTES["single" if n == 1 else "parallel"]
@@ -331,6 +357,8 @@ class Surrogate(Params):
             return {}
         if self.num_sharing(model) > 1:
             raise ValueError(f"calibration {self.calibration} is of one engine; data_parallel_size must be 1 for {model.name}")
+        if self.pipeline_parallel_size > 1:
+            raise ValueError(f"calibration {self.calibration} is of an engine with one stage; pipeline_parallel_size must be 1")
         engine = (model, self.weight_dtype, self.tensor_parallel_size, self.kv_element_bytes)
         measured = read_for(self.calibration, *engine)
         wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
@@ -357,9 +385,29 @@ class Surrogate(Params):
             return self.num_gpu_blocks
         return measured.kv_cache.num_gpu_blocks * measured.kv_cache.block_size // self.block_size
 
+    @property
+    def gpus_per_engine(self) -> int:
+        """GPUs that one engine takes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
     def num_sharing(self, model: Model) -> int:
         """Returns how many of a replica's engines share the model's experts, and so step together."""
         return self.data_parallel_size if model.num_experts else 1
+
+    def _check_parallelism(self, model: Model) -> None:
+        stages, interval = self.pipeline_parallel_size, self.prefill_schedule_interval
+        if stages > model.layers:
+            raise ValueError(f"pipeline_parallel_size {stages} is above the {model.layers} layers of {model.name}")
+        if stages > 1 and self.num_sharing(model) > 1:
+            raise ValueError(
+                f"pipeline_parallel_size {stages} with data_parallel_size {self.data_parallel_size}: engines of {model.name} "
+                "share its experts and step together, and pipelines that do are not simulated"
+            )
+        if interval > 1 and self.num_sharing(model) == 1:
+            raise ValueError(
+                f"prefill_schedule_interval {interval} is for data-parallel engines that share experts; {model.name} with "
+                f"data_parallel_size {self.data_parallel_size} has none"
+            )
 
     @property
     def _splits_prompts(self) -> bool:

@@ -28,6 +28,7 @@ def engine(**fields: Any) -> Any:
         "data_parallel_size": 1,
         "num_together": 1,
         "num_stages": 1,
+        "prefill_schedule_interval": 1,
         "enable_chunked_prefill": 1,
         "scheduler_reserve_full_isl": 1,
         "flops_per_s": np.inf,

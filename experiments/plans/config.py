@@ -145,7 +145,8 @@ class Plan(Study):
             raise ValueError("replicas: a plan is worked out for simulated engines only, kind: surrogate")
         if self.slo.itl_s or self.slo.e2e_s:
             raise ValueError("slo: a plan has targets for ttft_s and tpot_s only")
-        if self.replicas.tensor_parallel_size != 1 or self.replicas.data_parallel_size != 1:
+        one = self.replicas
+        if (one.tensor_parallel_size, one.data_parallel_size, one.pipeline_parallel_size) != (1, 1, 1):
             raise ValueError("replicas: parallelism is searched; give tensor_parallel_sizes instead")
         if self.expert_parallel_sizes and not self.model.num_experts:
             raise ValueError(f"expert_parallel_sizes: {self.model.name} has no experts")

@@ -67,6 +67,8 @@ class Vllm(Surrogate):
             "scheduling_policy": self.scheduling_policy == "lpm",
             "num_speculative_tokens": self.num_speculative_tokens > 0,
             "data_parallel_size": self.data_parallel_size > 1,
+            "pipeline_parallel_size": self.pipeline_parallel_size > 1,
+            "prefill_schedule_interval": self.prefill_schedule_interval > 1,
         }
         for name, is_asked in elsewhere.items():
             if is_asked:

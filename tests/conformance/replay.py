@@ -151,7 +151,8 @@ class Replay:
     def _class(self, request: dict[str, Any], arguments: dict[str, Any]) -> tuple[Any, ...]:
         """Returns what a CLASS record holds: priority, adapter, max_tokens, grammar_s, with a step as the unit of time."""
         adapter = request.get("lora", 0) if arguments.get("max_loras") else 0
-        grammar_s = max(0.0, float(request.get("grammar_ready_step", 0) - request["arrival_step"]))
+        ready_step = request.get("grammar_ready_step")  # steps are planned half a unit after requests arrive
+        grammar_s = 0.0 if ready_step is None else max(ready_step - request["arrival_step"], 0) + 0.25
         return request.get("priority", 0), adapter, request.get("max_tokens", request["output_len"]), grammar_s, 1, 0
 
     def steps(self) -> Iterator[dict[str, Any]]:
@@ -196,7 +197,7 @@ class Replay:
         requests, gauges = self.fleet.requests, self.fleet.loads[0]
         before = self.computed_tokens()
         preemptions = requests.num_preemptions[: self.num_added].copy()
-        has_work = plan_step(self.fleet, float(loop_step))
+        has_work = plan_step(self.fleet, loop_step + 0.5)
         if not has_work:
             return {}
         after = self.computed_tokens()

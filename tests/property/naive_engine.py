@@ -10,23 +10,30 @@ from typing import Any
 from tests.property.naive_request import Request, Settings, Step
 from tests.property.naive_scheduler import Scheduler
 
-__all__ = ["Request", "Scheduler", "Settings", "by_step", "by_time"]
+__all__ = ["Pipeline", "Request", "Scheduler", "Settings", "by_step", "by_time"]
 
 
 def by_step(settings: Settings, arriving: Sequence[tuple[int, Request]]) -> Iterator[dict[str, Any]]:
     """Lets requests in by step index and yields each step, in the recorder's words, once its output is processed."""
     scheduler, coming = Scheduler(settings), list(arriving)
     in_flight: list[tuple[Step, dict[str, Any]]] = []
-    loop_step = 0
-    while coming or scheduler.waiting or scheduler.running or in_flight:
+    loop_step, has_finished = 0, False
+    while coming or scheduler.has_requests() or in_flight or has_finished:
         while coming and coming[0][0] <= loop_step:
             scheduler.add(coming.pop(0)[1])
-        step = scheduler.schedule(loop_step)
-        if step.rows:
+        may_plan_on = False
+        if scheduler.has_requests() or has_finished:  # 18: also to tell the workers who has finished
+            step = scheduler.schedule(loop_step)
             in_flight.append((step, told(step, scheduler)))
-        if in_flight and (not step.rows or len(in_flight) > settings.async_scheduling):
+            has_room = len(in_flight) < settings.max_in_flight
+            may_plan_on = has_room and not step.awaits_tokens and (bool(step.rows) or scheduler.has_requests())
+            has_finished = False
+        if in_flight and not may_plan_on:
             step, words = in_flight.pop(0)
-            yield words | {"loop_step": loop_step, "finished": sorted(scheduler.deliver(step, loop_step))}
+            if step.rows:
+                finished = sorted(scheduler.deliver(step, loop_step))
+                has_finished |= bool(finished)
+                yield words | {"loop_step": loop_step, "finished": finished}
         loop_step += 1
         assert loop_step < 100_000, "it does not end"
 
@@ -46,33 +53,38 @@ def told(step: Step, scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
-def by_time(
-    settings: Settings, arriving: Sequence[tuple[float, Request]], step_time: Callable[[dict[str, float]], float]
-) -> float:
+def by_time(settings: Settings, arriving: Sequence[tuple[float, Request]], pipeline: "Pipeline") -> float:
     """Serves requests that arrive at their times (s); their tokens' times are in the requests. Returns the busy seconds.
 
     A step's end comes before an arrival at the same instant; an idle engine takes all that arrive at one instant together.
-    A grammar that is ready at an instant counts for what is planned then. With async scheduling one more step is planned, in
-    the state of that instant, whenever one starts.
+    A grammar that is ready at an instant counts for what is planned then. 18: as long as there is room, one step after the
+    other is planned, in the state of that instant; a plan without work takes a place as well, behind what is in flight.
     """
     scheduler, coming = Scheduler(settings), list(arriving)
-    now_s, busy_s = 0.0, 0.0
-    on_device: Step | None = None
-    behind: Step | None = None
+    now_s = 0.0
+    in_flight: list[tuple[Step, float]] = []  # and when it ends
     while True:
-        if on_device is not None:
-            scheduler.deliver(on_device, now_s)
-        on_device, behind = behind, None
-        if on_device is None:
-            on_device = planned(scheduler, now_s, is_idle=True)
-        if on_device is not None and settings.async_scheduling:
-            behind = planned(scheduler, now_s, is_idle=False)
-        if on_device is not None:
-            lasts_s = step_time(on_device.features())
-            now_s, busy_s = now_s + lasts_s, busy_s + lasts_s
-            while coming and coming[0][0] < now_s:
+        while len(in_flight) < settings.max_in_flight:
+            step = scheduler.schedule(now_s)
+            for row in step.rows:
+                if row.request.scheduled_at_s is None:
+                    row.request.scheduled_at_s = now_s
+            if step.rows:
+                in_flight.append((step, pipeline.ends_at_s(step, now_s)))
+            elif in_flight and in_flight[-1][1] > now_s and scheduler.has_requests():
+                in_flight.append((step, in_flight[-1][1]))
+            elif in_flight or not step.preempted:
+                break
+            if step.awaits_tokens:
+                break
+        if in_flight:
+            step, ends_at_s = in_flight.pop(0)
+            while coming and coming[0][0] < ends_at_s:
                 scheduler.add(coming.pop(0)[1])
+            now_s = ends_at_s
+            scheduler.deliver(step, now_s)
         else:
+            scheduler.num_plans = 0
             grammars_s = [r.grammar_ready_at for r in scheduler.waiting if r.grammar_ready_at > now_s]
             next_s = min([at_s for at_s, _ in coming[:1]] + grammars_s, default=None)
             if next_s is None:
@@ -82,15 +94,42 @@ def by_time(
                 scheduler.add(coming.pop(0)[1])
     assert not scheduler.waiting
     assert not scheduler.running
-    return busy_s
+    return pipeline.busy_s
 
 
-def planned(scheduler: Scheduler, now_s: float, is_idle: bool) -> Step | None:
-    """Returns the next step, or None when nothing runs; an idle engine that only preempted plans again at once."""
-    step = scheduler.schedule(now_s)
-    while is_idle and step.preempted and not step.rows:
-        step = scheduler.schedule(now_s)
-    for row in step.rows:
-        if row.request.scheduled_at_s is None:
-            row.request.scheduled_at_s = now_s
-    return step if step.rows else None
+class Pipeline:
+    """Stages through which steps pass in order; of one stage, unless told otherwise.
+
+    Args:
+        seconds: of a step with these features, where there is one stage.
+        num_stages: each takes an even part of the device's time.
+        parts: (device, CPU, one hand-over) seconds of a step with these features, where there are more.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[dict[str, float]], float],
+        num_stages: int = 1,
+        parts: Callable[[dict[str, float]], tuple[float, float, float]] = lambda _: (0.0, 0.0, 0.0),
+    ) -> None:
+        self.seconds, self.parts = seconds, parts
+        self.free_at_s = [0.0] * num_stages
+        self.busy_s = 0.0
+
+    def ends_at_s(self, step: Step, now_s: float) -> float:
+        """When a step that is planned now leaves the last stage."""
+        if len(self.free_at_s) == 1:
+            lasts_s = self.seconds(step.features())
+            self.busy_s += lasts_s
+            self.free_at_s[0] = max(now_s, self.free_at_s[0]) + lasts_s
+            return self.free_at_s[0]
+        gpu_s, cpu_s, hop_s = self.parts(step.features())
+        at_s = max([now_s + cpu_s, *(row.request.token_due_at_s for row in step.rows if row.needs_token)])
+        for stage, free_at_s in enumerate(self.free_at_s):
+            at_s = max(at_s + (hop_s if stage else 0.0), free_at_s) + gpu_s / len(self.free_at_s)
+            self.free_at_s[stage] = at_s
+        self.busy_s += gpu_s / len(self.free_at_s)
+        for row in step.rows:
+            if row.has_output:
+                row.request.token_due_at_s = at_s
+        return at_s

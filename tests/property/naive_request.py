@@ -10,7 +10,7 @@ class Settings:
     """vLLM's options, by vLLM's names; `num_usable_blocks` leaves the null block out.
 
     `speculative_method` is how drafts are made: 'eagle' needs KV for them and recomputes the last block of a hit, 'ngram' does
-    not. Not here: draft models (their extra slots), `max_num_scheduled_tokens`, connectors, encoders, pipeline parallelism.
+    not. Not here: draft models (their extra slots), `max_num_scheduled_tokens`, connectors, encoders.
     """
 
     max_num_seqs: int
@@ -29,6 +29,13 @@ class Settings:
     max_loras: int = 0  # without LoRA
     num_speculative_tokens: int = 0
     speculative_method: str = "ngram"
+    num_stages: int = 1  # vLLM's pipeline_parallel_size
+    prefill_schedule_interval: int = 1
+
+    @property
+    def max_in_flight(self) -> int:
+        """18."""
+        return self.num_stages + self.async_scheduling
 
     @property
     def num_lookahead_tokens(self) -> int:
@@ -62,6 +69,9 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     is_prefill_chunk: bool = False  # its last step left a part of its tokens to later ones
     num_in_flight: int = 0  # steps planned with it whose output is not processed
+    next_decode_plan: int = 0  # of the scheduler's plans, the first in which it may decode again
+    was_passed_by: bool = False  # since it waits
+    token_due_at_s: float = 0.0  # when its latest planned token comes out, for `by_time`
     num_preemptions: int = 0
     is_finished: bool = False
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
@@ -91,6 +101,7 @@ class Row:
     num_drafts: int = 0  # among the new ones
     is_padded: bool = False  # its drafts are placeholders that nobody made; none will be accepted
     has_output: bool = False
+    needs_token: bool = False  # that a step in flight yields
     num_preemptions: int = 0  # of the request, when this was planned
 
 
@@ -103,6 +114,7 @@ class Step:
     rows: list[Row] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
+    awaits_tokens: bool = False  # masks depend on tokens in flight
     preempted: list[str] = field(default_factory=list)
 
     @property

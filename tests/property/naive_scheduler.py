@@ -3,6 +3,7 @@
 The numbers in the comments are the items of the reading aid (`shared/reference/vllm-v1-scheduler.md`).
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,11 +22,17 @@ class Scheduler:
         self.prefix_cache_queries = 0  # tokens looked up by requests admitted for the first time, and tokens found
         self.prefix_cache_hits = 0
         self.num_added = 0
+        self.num_plans = 0
+        self.is_saturated = False
+
+    def has_requests(self) -> bool:
+        return bool(self.waiting or self.running)
 
     def add(self, request: Request) -> None:
         """vLLM takes the clock's time for an arrival time; of requests that arrive at one instant it is never the same."""
         if request.arrival_time is None:
             request.arrival_time = self.num_added
+        request.was_passed_by = request.grammar_ready_at > -math.inf
         self.num_added += 1
         self.line_up(request, place=len(self.waiting))
 
@@ -39,6 +46,10 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         step = Step(self.settings.max_num_batched_tokens, self.threshold())
+        is_decoding = any(not request.is_prefill_chunk for request in self.running)
+        is_paced = self.num_plans % self.settings.prefill_schedule_interval != 0
+        self.defers_prefills = is_paced and is_decoding and not self.is_saturated  # 18, last sentence
+        self.num_plans += 1
         for request in list(self.running):
             if request in self.running and step.budget > 0:  # it may have been preempted on the way
                 wanted = self.wanted(request, step)
@@ -51,8 +62,10 @@ class Scheduler:
         assert len(step.loras) <= self.settings.max_loras or not self.settings.max_loras, "vLLM stops here: too many adapters"
         if not step.preempted:  # 9
             self.admit(step, now)
+            if not self.defers_prefills:
+                self.is_saturated = any(not request.was_passed_by for request in self.waiting)
         for row in step.rows:
-            self.advance(row)
+            self.advance(row, step)
         return step
 
     def threshold(self) -> int:
@@ -66,8 +79,13 @@ class Scheduler:
     def wanted(self, request: Request, step: Step) -> int:
         """3; and 18: no step is planned past the last token that `max_tokens` allows, even when it has not come out yet.
 
-        With drafts in flight it takes all of them for rejected.
+        With drafts in flight it takes all of them for rejected. Nor before its turn in a pipeline comes again, which without
+        async scheduling is when its token has come.
         """
+        if self.num_plans < request.next_decode_plan or (self.defers_prefills and request.is_prefill_chunk):
+            return 0
+        if request.placeholders > 0 and not self.settings.async_scheduling:
+            return 0
         at_least = request.computed - (request.placeholders - 1)
         if request.placeholders > 0 and at_least + 1 >= request.num_prompt_tokens + request.limit:
             return 0
@@ -104,6 +122,7 @@ class Scheduler:
         victim.blocks = []
         victim.computed = victim.placeholders = victim.drafts = 0
         victim.is_prefill_chunk = False
+        victim.next_decode_plan = 0
         victim.num_preemptions += 1
         self.line_up(victim, place=0)
         step.preempted.append(victim.name)
@@ -114,6 +133,7 @@ class Scheduler:
         while place < len(self.waiting) and len(self.running) < self.settings.max_num_seqs and step.budget > 0:
             request = self.waiting[place]
             if self.is_held_up(request, step, now):
+                request.was_passed_by = True
                 place += 1
                 continue
             hits = self.hits(request)
@@ -123,14 +143,21 @@ class Scheduler:
             self.start(row, hits, step)
 
     def is_held_up(self, request: Request, step: Step, now: float) -> bool:
-        """10: it has no grammar yet, or no adapter slot, which the scheduled hold and a running one without tokens does not."""
-        assert request.num_in_flight == 0, "with two steps in flight a preempted request's output comes before it can resume"
+        """10: it has no grammar yet, or no adapter slot, which the scheduled hold and a running one without tokens does not.
+
+        Or it was preempted, and something of it is still in flight.
+        """
+        if request.num_in_flight > 0:
+            assert self.settings.num_stages > 1, "with two steps in flight its output comes before it can resume"
+            return True
         has_no_slot = 0 < self.settings.max_loras == len(step.loras) and request.lora not in {0, *step.loras}
         return now < request.grammar_ready_at or has_no_slot
 
     def first_row(self, request: Request, cached: int, step: Step) -> Row | None:
         """11: what it would get, or None when that is more than the budget has and may not be less."""
         wanted = request.num_tokens - cached
+        if self.defers_prefills and wanted > 1:
+            return None
         num_drafts = self.settings.num_speculative_tokens if wanted == 1 and self.is_padded(cached, step) else 0
         if num_drafts and 1 + num_drafts > step.budget:
             return None
@@ -163,6 +190,7 @@ class Scheduler:
         assert not row.is_padded or row.num_new == 1 + row.num_drafts, "vLLM stops here: the threshold cut a padded decode"
         self.waiting.remove(request)
         self.running.append(request)
+        request.was_passed_by = False
         request.computed = row.num_before
         request.blocks = self.pool.take(hits, self.blocks_for(row.num_before + row.num_new))
         self.register(request, min(row.num_before + row.num_new, request.num_tokens))
@@ -173,7 +201,7 @@ class Scheduler:
         (step.resumed if request.num_preemptions else step.new).append(request.name)
         step.plan(row)
 
-    def advance(self, row: Row) -> None:
+    def advance(self, row: Row, step: Step) -> None:
         """17: what is planned counts as computed; tokens come out of the step that ends the prefill, and of all later ones."""
         request = row.request
         request.computed += row.num_new
@@ -183,6 +211,9 @@ class Scheduler:
         row.num_preemptions = request.num_preemptions
         row.has_output = not request.is_prefill_chunk
         if row.has_output:
+            row.needs_token = request.placeholders > 0
+            step.awaits_tokens |= row.needs_token and request.grammar_ready_at > -math.inf
+            request.next_decode_plan = self.num_plans + self.settings.num_stages * self.settings.async_scheduling
             request.placeholders += 1 + row.num_drafts
             request.drafts = self.settings.num_speculative_tokens
 

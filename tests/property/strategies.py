@@ -27,7 +27,13 @@ LOADED_STEP = {
 }
 """A step's time depends on everything that it may depend on."""
 
-FULL_STEP = LOADED_STEP | {"adapter_bytes": 5.0, "grammar_cpu_s_per_request": 0.02, "max_graph_tokens": 24}
+FULL_STEP = LOADED_STEP | {
+    "adapter_bytes": 5.0,
+    "grammar_cpu_s_per_request": 0.02,
+    "max_graph_tokens": 24,
+    "handover_s": 0.01,
+    "handover_s_per_token": 0.002,
+}
 """As before, with adapters to read, masks to fill and CUDA graphs to pad to."""
 
 MAX_TOKENS = 45
@@ -122,6 +128,9 @@ def workloads(draw: st.DrawFn) -> Workload:
     """Every option of the scheduler is on in a third or more of them, in any combination that vLLM itself survives."""
     rows = draw(traffic())
     fields = draw(engines(rows)) | draw(options())
+    fields["num_stages"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    if (fields["num_speculative_tokens"] and not fields["async_scheduling"]) or fields["max_loras"]:
+        fields["num_stages"] = 1  # see `has_pipeline` in tests.conformance.workloads
     random = Random(draw(st.integers(0, 1 << 30)))
     num_classes = draw(st.integers(1, 4))
     adapters = range(fields["max_loras"] + 3) if fields["max_loras"] else [0]
@@ -139,6 +148,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 PLAIN: dict[str, Any] = {
     "async_scheduling": 0,
+    "num_stages": 1,
     "enable_prefix_caching": 0,
     "num_speculative_tokens": 0,
     "num_lookahead_tokens": 0,
@@ -156,7 +166,7 @@ def other_engines(draw: st.DrawFn) -> Workload:
         st.sampled_from(
             [
                 {"schedules_by_prefix": 1, "schedules_by_priority": 0, "enable_prefix_caching": 1},
-                {"jump_forward": 1, "async_scheduling": 0},
+                {"jump_forward": 1, "async_scheduling": 0, "num_stages": 1},
                 {**PLAIN, "reserves_output": 1, **whole_prompts},
                 {**PLAIN, "reserves_output": 1, "admits_when_empty": 1, **whole_prompts},
             ]
@@ -181,6 +191,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "num_lookahead_tokens": num_drafts if is_eagle else 0,
         "drops_last_hit": int(is_eagle),
         "acceptance_rate": draw(st.sampled_from([0.0, 0.5, 0.8, 1.0])),
+        "prefill_schedule_interval": draw(st.sampled_from([1, 1, 1, 2, 5])),
         **draw(st.sampled_from([FIXED_STEP, FULL_STEP])),
     }
 
@@ -191,7 +202,7 @@ def limits(fields: dict[str, Any], rows: list[tuple[float, int, int]]) -> dict[s
     With async scheduling, drafts and adapters together vLLM fails an assertion at max_model_len: `furthest_token` in
     tests.conformance.workloads.
     """
-    num_drafts, num_steps = fields["num_speculative_tokens"], 1 + fields["async_scheduling"]
+    num_drafts, num_steps = fields["num_speculative_tokens"], fields["num_stages"] + fields["async_scheduling"]
     is_fatal = num_drafts > 0 and fields["max_loras"] > 0 and fields["async_scheduling"]
     max_model_len = fields["max_model_len"] + (2 * (1 + num_drafts) if is_fatal else 0)
     num_more = num_steps * (1 + num_drafts) + num_drafts if num_drafts else num_steps - 1

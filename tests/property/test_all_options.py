@@ -56,7 +56,7 @@ def test_machines_that_come_and_go_lose_nobody(work: Workload, fleet: dict[str, 
 @given(any_workload, machines())
 @settings(max_examples=60, deadline=None)
 def test_ranks_that_step_together_lose_nobody(work: Workload, fleet: dict[str, Any]) -> None:
-    together = replace(work, engine=work.engine | {"data_parallel_size": 2, "num_together": 2})
+    together = replace(work, engine=work.engine | {"data_parallel_size": 2, "num_together": 2, "num_stages": 1})
     assert_all_served(together, together.run(**fleet, num_ranks=2), may_fail=not fleet["requeue_on_timeout"])
 
 

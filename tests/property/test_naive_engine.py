@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.step_time import step_time
+from replicas.step_time import cpu_time, gpu_time, step_time
 from sim.metrics import NUM_ITL_BINS, itl_bin
 from sim.records import BATCH, records
 from tests.conformance import replay
@@ -183,16 +183,24 @@ def assert_same_instants(ran: Ran, requests: list[naive.Request], busy_s: float)
     assert fleet.replicas.busy_s[0] == busy_s
 
 
-def timed_by(record: Any) -> Callable[[dict[str, float]], float]:
-    """Returns our step time as a function of the features that the naive engine counts."""
+def timed_by(record: Any) -> naive.Pipeline:
+    """Returns stages whose times are our step time's, of the features that the naive engine counts."""
     batch = records(BATCH, 1)[0]
 
-    def seconds(features: dict[str, float]) -> float:
+    def filled(features: dict[str, float]) -> Any:
         for name, value in features.items():
             batch[name] = value
-        return float(step_time(batch, record))
+        return batch
 
-    return seconds
+    def seconds(features: dict[str, float]) -> float:
+        return float(step_time(filled(features), record))
+
+    def parts(features: dict[str, float]) -> tuple[float, float, float]:
+        step = filled(features)
+        hop_s = record.handover_s + step.num_tokens * record.handover_s_per_token
+        return float(gpu_time(step, record, step.num_tokens)), float(cpu_time(step, record)), float(hop_s)
+
+    return naive.Pipeline(seconds, int(record.num_stages), parts)
 
 
 @pytest.mark.parametrize("async_scheduling", [0, 1])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.property.naive_engine import Request, Settings, by_time
+from tests.property.naive_engine import Pipeline, Request, Settings, by_time
 
 
 def settings(**options: Any) -> Settings:
@@ -11,7 +11,7 @@ def settings(**options: Any) -> Settings:
 
 
 def busy_s(engine: Settings, *arriving: tuple[float, Request]) -> float:
-    return by_time(engine, arriving, lambda features: 1.0)
+    return by_time(engine, arriving, Pipeline(lambda features: 1.0))
 
 
 def test_an_answer_that_ends_of_itself_costs_a_step_more_with_async_scheduling() -> None:

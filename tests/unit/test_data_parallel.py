@@ -128,3 +128,39 @@ def test_a_calibration_of_one_engine_is_not_that_of_ranks_with_experts(tmp_path:
     write(a_calibration(model=model("mixtral-8x7b")), path)
     with pytest.raises(ValueError, match="data_parallel_size must be 1 for mixtral-8x7b"):
         Surrogate(data_parallel_size=2, calibration=str(path)).engine(model("mixtral-8x7b"), gpu("h100-sxm"))
+
+
+# Prefills in every n-th step only (`prefill_schedule_interval`).
+
+
+def test_prefills_wait_for_their_step_while_others_decode() -> None:
+    """Steps of a second. The first request prefills at once and decodes; one that comes at 0.5 waits for the fifth step."""
+    paced = engine(overhead_s=1.0, prefill_schedule_interval=4)
+    assert run_fleet(arrivals([(0.0, 4, 20), (0.5, 4, 2)]), paced).requests.scheduled_at_s.tolist() == [0.0, 4.0]
+    assert run_fleet(arrivals([(0.0, 4, 2), (2.5, 4, 2)]), paced).requests.scheduled_at_s.tolist() == [0.0, 2.5]  # alone
+
+
+def test_prefills_do_not_wait_while_more_wait_than_a_step_takes_in() -> None:
+    """Three prompts of 8 in steps of 11 tokens: the fifth step takes in one, and as others wait the next two do as well."""
+    limits = {"max_num_batched_tokens": 11, "max_num_seqs": 10, "enable_chunked_prefill": 0}
+    rows = [(0.0, 4, 20), (0.5, 8, 20), (0.5, 8, 20), (0.5, 8, 20)]
+    ran = run_fleet(arrivals(rows), engine(overhead_s=1.0, prefill_schedule_interval=4, **limits))
+    assert ran.requests.scheduled_at_s.tolist() == [0.0, 4.0, 5.0, 6.0]
+
+
+def test_engines_that_step_together_prefill_in_the_same_steps() -> None:
+    rows = [(0.0, 4, 30), (0.0, 4, 30), (1.5, 4, 2), (2.5, 4, 2)]
+    fields = {"overhead_s": 1.0, "prefill_schedule_interval": 5, **TOGETHER}
+    ran = run_fleet(arrivals(rows), engine(**fields), num_ranks=2, router="round_robin")
+    assert ran.requests.scheduled_at_s.tolist() == [0.0, 0.0, 5.0, 5.0]
+
+
+def test_prefill_schedule_interval_is_for_engines_that_step_together() -> None:
+    assert (
+        Surrogate(data_parallel_size=2, prefill_schedule_interval=4, max_model_len=8000)
+        .engine(model("mixtral-8x7b"), gpu("h100-sxm"))[0]
+        .prefill_schedule_interval
+        == 4
+    )
+    with pytest.raises(ValueError, match="prefill_schedule_interval 4 is for data-parallel engines that share experts"):
+        Surrogate(data_parallel_size=2, prefill_schedule_interval=4).engine(model("llama-3.1-8b"), gpu("h100-sxm"))

@@ -51,10 +51,12 @@ CHANGES: dict[str, Any] = {
     "max_num_queued_reqs": 100,
     "max_num_queued_tokens": 100_000,
     "grammar_cpu_s_per_request": 4e-5,
+    "pipeline_parallel_size": 2,
 }
 
 
-ELSEWHERE = {"data_parallel_size", "calibration", "step_time_scale", "dtype"}  # test_data_parallel.py, test_calibrated.py
+ELSEWHERE = {"data_parallel_size", "prefill_schedule_interval", "calibration", "step_time_scale", "dtype"}
+"""In test_data_parallel.py and test_calibrated.py."""
 
 
 @pytest.mark.parametrize("option", sorted(set(Surrogate.model_fields) - ELSEWHERE))
