@@ -1,6 +1,6 @@
 """How fast a machine was while a run was recorded: one scalar for the run, or its course, to tell drift from other errors."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,35 +54,12 @@ def drift_scales(recordings: Sequence[Recording], calibration: Calibration, drif
 
 def course_of(recording: Recording, calibration: Calibration, window_s: float) -> Floats:
     """Returns the factor on step times in each window of a recording, from its first arrival on; idle ones as before them."""
-    measured, said = _by_window(recording, calibration, window_s)
+    since_s = recording.steps["at_s"].to_numpy(np.float64) - float(recording.requests["arrival_s"].min())
+    window = np.maximum(since_s // window_s, 0).astype(np.int64)
+    measured = np.bincount(window, recording.steps["device_s"])
+    said = np.bincount(window, _said_s(recording, calibration))
     factors = np.divide(measured, said, out=np.full(len(said), np.nan), where=said > 0)
     return pd.Series(factors).ffill().bfill().to_numpy(np.float64)
-
-
-def repeats_of(
-    recording: Recording, recordings: Sequence[Recording], calibration: Calibration, window_s: float, num_repeats: int
-) -> Iterator[Floats]:
-    """Yields courses that the machine's speed might take if a recorded workload were served again.
-
-    They are those that it took in all recordings, in turn, each begun at instants that are evenly spread over it and from its
-    end on again from its beginning. Each is divided by its mean over the recorded workload, every window counted by what the
-    calibration says that its steps take: by that mean two repeats differ in the scalar of `drift_scales`, by the rest in more.
-
-    Args:
-        recording: the workload.
-        recordings: where the courses are from.
-        calibration: the step times.
-        window_s: length of a window.
-        num_repeats: courses wanted.
-    """
-    courses = [course_of(one, calibration, window_s) for one in recordings]
-    _, said = _by_window(recording, calibration, window_s)
-    num_turns = -(-num_repeats // len(courses))
-    for number in range(num_repeats):
-        turn, which = divmod(number, len(courses))
-        course = courses[which]
-        repeat = np.resize(np.roll(course, -(len(course) * turn // num_turns)), len(said))
-        yield repeat * said.sum() / (repeat @ said)
 
 
 def follow(factors: Floats, window_s: float) -> Callable[[Wiring], None]:
@@ -103,14 +80,6 @@ def follow(factors: Floats, window_s: float) -> Callable[[Wiring], None]:
         wiring.simulation.env.process(course(wiring.simulation.env))
 
     return prepare
-
-
-def _by_window(recording: Recording, calibration: Calibration, window_s: float) -> tuple[Floats, Floats]:
-    """Returns what the steps of each window took on the device, from the first arrival on, and what the calibration says."""
-    since_s = recording.steps["at_s"].to_numpy(np.float64) - float(recording.requests["arrival_s"].min())
-    window = np.maximum(since_s // window_s, 0).astype(np.int64)
-    sums = [np.bincount(window, times) for times in (recording.steps["device_s"], _said_s(recording, calibration))]
-    return sums[0].astype(np.float64), sums[1].astype(np.float64)
 
 
 def _said_s(recording: Recording, calibration: Calibration) -> Floats:

@@ -17,7 +17,6 @@ LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
 RATES = ("requests_per_s", "output_tokens_per_s", "cached_token_share", "preemptions_per_request")
 """One number a run; where the real one is 0 there is no relative error, and no row."""
-MEASURED = (*((metric, statistic) for metric in LATENCIES for statistic in STATISTICS), *((rate, "mean") for rate in RATES))
 
 COLUMNS = (
     Column("recording", pa.string(), "the run", False),
@@ -36,12 +35,6 @@ COLUMNS = (
         "the same of a simulation that followed the machine's recorded speed; null = not asked for",
     ),
     Column("repeat_spread", pa.float64(), "relative difference of two real runs of one workload; null = not known"),
-    Column(
-        "drift_spread_p50",
-        pa.float64(),
-        "relative difference that drift alone makes, half of simulated pairs; null = not asked for",
-    ),
-    Column("drift_spread_p90", pa.float64(), "the same, nine of ten pairs"),
     Column("is_within", pa.bool_(), "whether the error is within the tolerance, or the repeat spread where that is larger"),
 )
 """The columns of errors.parquet."""
@@ -85,7 +78,7 @@ def errors(
         **about: further columns, such as the recording's name.
     """
     rows = []
-    for metric, statistic in MEASURED:
+    for metric, statistic in [*((m, s) for m in LATENCIES for s in STATISTICS), *((rate, "mean") for rate in RATES)]:
         truth, ours = real.value(metric, statistic), simulated.value(metric, statistic)
         if not np.isfinite(truth) or truth == 0:
             continue
@@ -126,21 +119,4 @@ def spread_between(runs: Sequence[Measures]) -> dict[str, dict[str, float]]:
             values = np.array([run.value(metric, statistic) for run in runs])
             if len(runs) > 1 and np.isfinite(values).all() and values.mean():
                 found.setdefault(metric, {})[statistic] = float(np.ptp(values) / values.mean())
-    return found
-
-
-def pairwise_spread(runs: Sequence[Measures]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Returns (metric, statistic) -> median and 90th percentile of abs(a / b - 1) over all runs a and all other runs b.
-
-    >>> runs = [Measures(rates={"requests_per_s": rate}) for rate in (1.0, 2.0)]
-    >>> pairwise_spread(runs)["requests_per_s", "mean"]  # of 1.0 and 0.5
-    (0.75, 0.95)
-    """
-    found = {}
-    for metric, statistic in MEASURED:
-        values = np.array([run.value(metric, statistic) for run in runs])
-        if len(runs) > 1 and np.isfinite(values).all() and (values > 0).all():
-            apart = np.abs(values[:, np.newaxis] / values - 1)[~np.eye(len(values), dtype=bool)]
-            p50, p90 = np.quantile(apart, (0.5, 0.9))
-            found[metric, statistic] = (float(p50), float(p90))
     return found

@@ -1,9 +1,8 @@
 """Runs `kind: validate`: recorded runs simulated again, and how far off every metric is."""
 
 import json
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from experiments import provenance, validate_served
-from experiments.drift import course_of, drift_scales, follow, repeats_of
-from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, pairwise_spread, spread_between
+from experiments.drift import course_of, drift_scales, follow
+from experiments.errors import COLUMNS, STATISTICS, Measures, band_of, errors, spread_between
 from experiments.llmservingsim import find_runs
 from experiments.loading import RunConfig, load
 from experiments.recordings import Recording, find
@@ -23,7 +22,6 @@ from experiments.tables import write_json, write_rows
 from experiments.validate_config import Validate
 from experiments.validate_page import Page, draw, write_page
 from experiments.whole_folder import whole_folder
-from experiments.wiring import Wiring
 from replicas.calibration.file import Calibration, read
 from sim.errors import ConfigError
 
@@ -37,7 +35,6 @@ class Case:
     real: Measures
     simulated: Measures
     followed: Measures | None  # simulated with the machine's speed as it was recorded, window by window
-    repeats: list[Measures]  # simulated with courses of the speed that it might have taken
     notes: list[str]
 
 
@@ -64,7 +61,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     scales = drift_scales(recordings, calibration, config.drift)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
-        cases = [_case(recording, recordings, calibration, config, scales[recording.name], partial) for recording in recordings]
+        cases = [_case(recording, calibration, config, scales[recording.name], partial) for recording in recordings]
         for one in sorted((partial / "runs").iterdir()):
             _move_paths(one, partial, folder)
         rows = _rows(cases, config)
@@ -77,14 +74,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
 
 
-def _case(
-    recording: Recording,
-    recordings: Sequence[Recording],
-    calibration: Calibration,
-    config: Validate,
-    scale: float,
-    folder: Path,
-) -> Case:
+def _case(recording: Recording, calibration: Calibration, config: Validate, scale: float, folder: Path) -> Case:
     scratch = folder / "traffic"
     scratch.mkdir(exist_ok=True)
     _, unknown = engine_options(recording)
@@ -93,22 +83,13 @@ def _case(
     simulate(run, folder / "runs" / recording.name)
     simulated, warnings = simulated_measures(folder / "runs" / recording.name)
     notes += [f"{recording.name}: {warning}" for warning in warnings]
-    followed, repeats = None, []
+    followed = None
     if config.follow_drift_s is not None:
         as_usual = simulation_of(recording, calibration, config.calibration, 1.0, config.seed, scratch)
         course = follow(course_of(recording, calibration, config.follow_drift_s), config.follow_drift_s)
         simulate(as_usual, folder / "runs" / f"{recording.name}_followed", prepare=course)
         followed, _ = simulated_measures(folder / "runs" / f"{recording.name}_followed")
-        courses = repeats_of(recording, recordings, calibration, config.follow_drift_s, config.drift_repeats)
-        repeats = [_repeat(run, follow(course, config.follow_drift_s)) for course in courses]
-    return Case(recording, scale, real_measures(recording), simulated, followed, repeats, notes)
-
-
-def _repeat(run: RunConfig, prepare: Callable[[Wiring], None]) -> Measures:
-    """Simulates a run, of which nothing but its measures is kept."""
-    with tempfile.TemporaryDirectory() as scratch:
-        simulate(run, Path(scratch) / "run", prepare=prepare)
-        return simulated_measures(Path(scratch) / "run")[0]
+    return Case(recording, scale, real_measures(recording), simulated, followed, notes)
 
 
 def _move_paths(run_folder: Path, partial: Path, folder: Path) -> None:
@@ -172,11 +153,8 @@ def _rows(cases: Sequence[Case], config: Validate) -> list[dict[str, Any]]:
         about = {"recording": case.recording.name, "band": band_of(busy_share), "busy_share": busy_share}
         about["step_time_scale"] = case.scale
         followed = {} if case.followed is None else followed_errors(case.real, case.followed)
-        drift_spread = pairwise_spread(case.repeats)
         for row in errors(case.real, case.simulated, spread, config.tolerance, **about):
-            of = (row["metric"], row["statistic"])
-            p50, p90 = drift_spread.get(of, (None, None))
-            rows.append({**row, "followed_error": followed.get(of), "drift_spread_p50": p50, "drift_spread_p90": p90})
+            rows.append({**row, "followed_error": followed.get((row["metric"], row["statistic"]))})
     return rows
 
 

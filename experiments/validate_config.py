@@ -1,8 +1,8 @@
 """What `kind: validate` asks for: the keys of its config."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from experiments.config import Study
 from experiments.fields import Percentile
@@ -41,26 +41,9 @@ class Validate(Study):
         description="Simulate each recording once more with the machine's speed as its steps show it, window by window of this "
         "length: no prediction, but it tells how much of the error is drift; null = do not",
     )
-    drift_repeats: int = Field(
-        default=0,
-        ge=0,
-        description="Simulate each recording this many times more, the machine's speed straying about its mean as in all "
-        "recordings, begun at other instants: how far two such runs are apart is what drift within a run alone makes; needs "
-        "follow_drift_s, and at least 2 of them; 0 = do not",
-    )
     tolerance: float = Field(default=0.05, gt=0, description="Error that is allowed, or repeat_spread where that is larger")
     repeat_spread: dict[str, dict[Percentile, Annotated[float, Field(gt=0)]]] = Field(
         default={},
         description="Known difference between two runs of the same workload, by metric and percentile: {ttft_s: {p90: 0.11}}; "
         "recordings of equal workloads are compared as well",
     )
-
-    @model_validator(mode="after")
-    def _repeats_are_of_a_followed_drift(self) -> Self:
-        if self.drift_repeats and self.follow_drift_s is None:
-            raise ValueError(
-                f"drift_repeats: {self.drift_repeats} needs follow_drift_s, the window in which the speed is known"
-            )
-        if self.drift_repeats == 1:
-            raise ValueError("drift_repeats: 1 has nothing to differ from; allowed are 0 and 2 or more")
-        return self

@@ -1,6 +1,6 @@
 """The page of a validation: one table of errors for each load band, what was allowed for, and sim-against-real pictures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,17 +50,12 @@ def _lines(page: Page) -> Iterator[str]:
     yield "Each cell is simulated / real - 1. A bold one is further off than both the tolerance of "
     yield f"{page.config.tolerance:.0%} and what two real runs of the workload differ by.\n"
     yield from _drift(page, table)
-    yield from _cells(table, _error)
+    yield from _errors(table)
     yield from _mean_errors(table)
     if page.config.follow_drift_s is not None:
         yield f"The same when the simulated machine's speed follows the recorded one, every {page.config.follow_drift_s:g} s:"
         yield "no prediction, but what is left is not the machine's drift.\n"
-        yield from _cells(table, _followed_error)
-    if page.config.drift_repeats:
-        yield f"What drift alone makes: how far two of {page.config.drift_repeats} simulations of a run are apart in which the"
-        yield "machine's speed strays as in the recordings, about the same mean. Half of all pairs are further apart, one in"
-        yield "ten further than what is in brackets. It is derived, not measured, and no cell above is judged by it.\n"
-        yield from _cells(table, _drift_spread)
+        yield from _errors(table, "followed_error")
     for note in page.notes:
         yield f"! {note}"
 
@@ -73,7 +68,7 @@ def _drift(page: Page, table: pd.DataFrame) -> Iterator[str]:
     yield f"{words[page.config.drift]}{'' if page.config.drift == 'none' else ' ' + given + '.'}\n"
 
 
-def _cells(table: pd.DataFrame, cell: Callable[[Any], str]) -> Iterator[str]:
+def _errors(table: pd.DataFrame, error: str = "error") -> Iterator[str]:
     """One table: a row for each metric and statistic, a column for each recording, and what real runs differ by."""
     once = table.drop_duplicates("recording").sort_values("busy_share")
     heads = [_head(name, busy_share) for name, busy_share in zip(once["recording"], once["busy_share"], strict=True)]
@@ -81,7 +76,7 @@ def _cells(table: pd.DataFrame, cell: Callable[[Any], str]) -> Iterator[str]:
     yield "|---|" + "---:|" * (len(once) + 1)
     for label, rows in _rows(table):
         by_name = rows.set_index("recording")
-        cells = [cell(by_name.loc[name]) if name in by_name.index else "" for name in once["recording"]]
+        cells = [_cell(by_name.loc[name], error) if name in by_name.index else "" for name in once["recording"]]
         spread = rows["repeat_spread"].max()
         yield f"| {label} | {' | '.join(cells)} | {f'{spread:.1%}' if np.isfinite(spread) else 'not known'} |"
     yield ""
@@ -100,17 +95,9 @@ def _rows(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
                 yield (f"{_LABELS[metric]} {statistic}" if metric in LATENCIES else _LABELS[metric]), rows
 
 
-def _error(row: Any) -> str:
-    text = f"{row['error']:+.1%}"
-    return text if row["is_within"] else f"**{text}**"
-
-
-def _followed_error(row: Any) -> str:
-    return f"{row['followed_error']:+.1%}"
-
-
-def _drift_spread(row: Any) -> str:
-    return f"{row['drift_spread_p50']:.1%} ({row['drift_spread_p90']:.1%})" if np.isfinite(row["drift_spread_p50"]) else ""
+def _cell(row: Any, error: str) -> str:
+    text = f"{row[error]:+.1%}"
+    return text if error != "error" or row["is_within"] else f"**{text}**"
 
 
 def _mean_errors(table: pd.DataFrame) -> Iterator[str]:

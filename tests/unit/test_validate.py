@@ -11,10 +11,8 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from experiments.drift import course_of, repeats_of
-from experiments.errors import Measures, errors, pairwise_spread, spread_between
+from experiments.errors import Measures, errors, spread_between
 from experiments.recordings import find
-from replicas.calibration.file import read
 from sim.errors import ConfigError, TraceError
 from tests.recordings import record, some_requests
 from tests.shared import shared
@@ -93,30 +91,6 @@ def test_following_the_machine_tells_its_drift_from_our_errors(folder: Path, tmp
     assert worst(table, "wavering", "followed_error") < 3e-3
 
 
-def test_courses_of_repeats_are_the_recorded_ones_begun_elsewhere_with_the_same_scalar(folder: Path) -> None:
-    calibration = read(folder / "fit" / "calibration.yaml")
-    plain, wavering = find(folder, ["plain", "wavering"], "_requests.csv")
-    recorded = course_of(wavering, calibration, 10.0)
-    assert recorded[[0, -1]] == pytest.approx([1.0, 1.5], rel=3e-3)  # slower from 200 s of 390 s on
-    steady, straying, _, begun_midway = repeats_of(plain, [plain, wavering], calibration, 10.0, 4)
-    assert steady == pytest.approx(np.ones(len(steady)), rel=3e-3)
-    assert straying[-1] / straying[0] == pytest.approx(1.5, rel=3e-3)
-    assert begun_midway[1] / begun_midway[-1] == pytest.approx(1.5, rel=3e-3)
-    # The workload's own steps, as slow as such a course says, give the scalar 1 for the run.
-    window = (plain.steps["at_s"].to_numpy() // 10.0).astype(int)
-    nominal_s = plain.steps["device_s"].to_numpy()  # the machine was as calibrated, to the fit's thousandth
-    for course in (straying, begun_midway):
-        assert (nominal_s * course[window]).sum() / nominal_s.sum() == pytest.approx(1, rel=3e-3)
-
-
-def test_what_drift_alone_makes_is_nothing_on_a_steady_machine(folder: Path, tmp_path: Path) -> None:
-    steady = validated(folder, tmp_path, "plain", "slow", follow_drift_s=10.0, drift_repeats=2)
-    assert worst(steady, "plain", "drift_spread_p90") < 3e-3  # the fit stops at a thousandth
-    straying = validated(folder, tmp_path, "wavering", follow_drift_s=10.0, drift_repeats=4)
-    assert straying.loc[("wavering", "e2e_s", "p50"), "drift_spread_p90"] > 0.05
-    assert "What drift alone makes: how far two of 4" in (tmp_path / "against" / "report.md").read_text()
-
-
 def test_the_page_says_what_was_allowed_for_and_marks_what_is_off(folder: Path, tmp_path: Path) -> None:
     validated(folder, tmp_path, "slow", repeat_spread={"e2e_s": {"p50": 0.3}})
     page = (tmp_path / "against" / "report.md").read_text()
@@ -158,8 +132,6 @@ def test_statistics_and_errors_by_hand() -> None:
     assert (rows["ttft_s", "p50"]["is_within"], rows["ttft_s", "p90"]["is_within"]) == (True, False)
     assert rows["requests_per_s", "mean"]["error"] == -0.5
     assert spread_between([real, simulated])["ttft_s"]["p50"] == pytest.approx(0.2 / 2.1)
-    assert pairwise_spread([real, simulated])["ttft_s", "p50"][0] == pytest.approx((0.1 + 1 - 1 / 1.1) / 2)
-    assert pairwise_spread([real]) == {}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +140,6 @@ def test_statistics_and_errors_by_hand() -> None:
         ({"recordings": "nowhere"}, "recordings nowhere: no such folder"),
         ({"include": ["plane"]}, "nothing is named 'plane'; there: plain, shared, slow"),
         ({"calibration": "none.yaml"}, "calibration none.yaml: no such file"),
-        ({"drift_repeats": 40}, "drift_repeats: 40 needs follow_drift_s"),
-        ({"drift_repeats": 1, "follow_drift_s": 1.0}, "drift_repeats: 1 has nothing to differ from"),
     ],
 )
 def test_what_is_missing_is_said_in_a_line(keys: dict[str, Any], said: str, folder: Path, tmp_path: Path) -> None:
