@@ -4,6 +4,7 @@ from typing import Any
 
 from experiments import provenance
 from experiments.wiring import Wiring
+from replicas.calibration.file import located
 
 
 def extrapolated(wiring: Wiring) -> list[str]:
@@ -41,7 +42,7 @@ def calibration_used(wiring: Wiring, index: int) -> dict[str, Any] | None:
         return None
     return {
         "path": replicas.calibration,
-        "sha256": provenance.file_hash(replicas.calibration),
+        "sha256": provenance.file_hash(located(replicas.calibration)),
         "engine_version": measured.engine_version,
         "steps": steps,
         "steps_outside_range": outside,

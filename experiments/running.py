@@ -22,6 +22,7 @@ from experiments.kinds import EXTERNAL
 from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
 from experiments.tasks import TASKS, runner_of
+from replicas.calibration.file import located
 from replicas.live.kinds import LIVE
 from sim.errors import ConfigError
 
@@ -162,8 +163,8 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
         return False
 
 
-_FILES = ("path", "calibration", "steps", "recordings", "served", "kernels")
-"""Keys whose values are files or folders."""
+_FILES = ("path", "steps", "recordings", "served", "kernels")
+"""Keys whose values are files or folders; `calibration` is another, with a place of its own to be found."""
 
 
 def _inputs(document: Any) -> Iterator[Path]:
@@ -173,6 +174,8 @@ def _inputs(document: Any) -> Iterator[Path]:
             yield from _inputs(one)
     elif isinstance(document, dict):
         yield from (Path(document[key]) for key in _FILES if isinstance(document.get(key), str))
+        if isinstance(document.get("calibration"), str):
+            yield located(document["calibration"])
         if EXTERNAL.fullmatch(str(document.get("kind"))):
             module = importlib.import_module(document["kind"].partition(":")[0])
             yield Path(module.__file__ or "")

@@ -25,7 +25,11 @@ class Validate(Study):
     distinct_prompts: int = Field(
         default=45, ge=1, description="Different prompts that served requests share, where the prefix cache is on"
     )
-    calibration: str = Field(min_length=1, description="The step times to simulate with: a file that `kind: calibrate` made")
+    calibration: str = Field(
+        min_length=1,
+        description="The step times to simulate with: a file that `kind: calibrate` made; one that is not there is looked for "
+        "in the project's own folder",
+    )
     drift: Literal["none", "one", "each"] = Field(
         default="none",
         description="Allowance for a machine that has become slower or faster since: one scalar for all step times of all "

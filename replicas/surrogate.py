@@ -53,7 +53,8 @@ class Surrogate(Params):
         default=None,
         min_length=1,
         description="File with the step time measured on such an engine (`kind: calibrate` makes it, docs/calibration.md "
-        "explains it), or what engines reach of such a GPU (`kind: calibrate_gpu`); none = the roofline of its data sheet.",
+        "explains it), or what engines reach of such a GPU (`kind: calibrate_gpu`); one that is not there is looked for in the "
+        "project's own folder. none = the roofline of its data sheet.",
     )
     step_time_scale: float = Field(
         default=1.0,

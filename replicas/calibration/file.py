@@ -11,6 +11,7 @@ from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 
 Dtype = Literal["bfloat16", "float16", "float32", "fp8"]
+PROJECT = Path(__file__).parents[2]
 SHORTEST_S = 1e-9
 """A time to read the weights that counts as none: as a bandwidth, zero could not be written."""
 
@@ -196,19 +197,35 @@ def document_of(calibration: Params) -> dict[str, Any]:
     return rounded
 
 
+def located(path: str | Path) -> Path:
+    """Returns where a calibration file is: at `path` as given, or else relative to the project's own folder.
+
+    So those that come with the project are found from any directory.
+
+    Raises:
+        ValueError: in one line: it is at neither place.
+    """
+    given = Path(path).expanduser()
+    ours = PROJECT / given  # `given` itself if that is absolute
+    for place in (given, ours):
+        if place.exists():
+            return place
+    places = "" if given.is_absolute() else f", neither {given.absolute()} nor {ours}"
+    raise ValueError(f"calibration {path}: no such file{places}; `kind: calibrate` makes one")
+
+
 def read(path: str | Path) -> Calibration:
     """Reads a calibration file.
 
     Raises:
         ValueError: in one line: no such file, or what is wrong in it.
     """
+    place = located(path)
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = yaml.safe_load(place.read_text(encoding="utf-8"))
         if not isinstance(data, Mapping):
             raise ValueError("is not a mapping of keys to values")
         return Calibration.model_validate(data)
-    except FileNotFoundError:
-        raise ValueError(f"calibration {path}: no such file; `kind: calibrate` makes one") from None
     except ValidationError as error:
         lines = [f"{'.'.join(str(one) for one in line['loc'])}: {line['msg']}" for line in error.errors()]
         raise ValueError(f"calibration {path}: {'; '.join(lines)}") from error

@@ -7,7 +7,7 @@ from typing import Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from replicas.calibration.file import Calibration, CpuPart, CpuTime, DeviceTime, FittedRange, KvCache, read, write
+from replicas.calibration.file import Calibration, CpuPart, CpuTime, DeviceTime, FittedRange, KvCache, located, read, write
 from replicas.catalog import Gpu, Model, gpu
 from replicas.memory import BF16_BYTES, kv_bytes_per_token, weight_bytes
 from sim.params import Params
@@ -98,8 +98,9 @@ def read_any(path: str | Path) -> Calibration | GpuCalibration:
     Raises:
         ValueError: in one line: no such file, or what is wrong in it.
     """
+    place = located(path)
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = yaml.safe_load(place.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return read(path)  # says what is wrong
     if not isinstance(data, Mapping) or "efficiencies" not in data:

@@ -1,5 +1,6 @@
 """A surrogate with a calibration: its step times, what it refuses, and what it flags."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from experiments import run
-from replicas.calibration.file import Calibration, read, write
+from replicas.calibration.file import PROJECT, Calibration, located, read, write
+from replicas.calibration.gpu import read_any
 from replicas.catalog import gpu, model
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
@@ -136,6 +138,41 @@ def test_a_bad_file_is_refused_in_a_line(text: str | None, said: str, tmp_path: 
     with pytest.raises(ValueError, match=said) as error:
         read(path)
     assert "\n" not in str(error.value)
+
+
+SHIPPED = "calibrations/vllm-0.15_h100-sxm_served.yaml"
+
+
+def test_a_calibration_of_the_project_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = the_config(SHIPPED, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = run(config, out=tmp_path / "out", progress=False)
+    shipped = (PROJECT / SHIPPED).read_bytes()
+    assert result.manifest["pools"]["main"]["calibration"]["sha256"] == hashlib.sha256(shipped).hexdigest()
+    assert run(config, out=tmp_path / "out", progress=False).manifest == result.manifest  # it stands where it stood: no new run
+
+
+def test_a_calibration_in_the_current_directory_goes_before_the_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calibrations").mkdir()
+    write(a_calibration(), tmp_path / SHIPPED)
+    assert located(SHIPPED).resolve() == tmp_path / SHIPPED
+    assert read_any(SHIPPED) == a_calibration()
+
+
+@pytest.mark.parametrize("reader", [read, read_any])
+def test_a_calibration_that_is_nowhere_is_told_with_both_places(
+    reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no such file") as error:
+        reader("none/h100.yaml")
+    assert str(error.value) == (
+        f"calibration none/h100.yaml: no such file, neither {tmp_path}/none/h100.yaml nor {PROJECT}/none/h100.yaml; "
+        "`kind: calibrate` makes one"
+    )
 
 
 def the_config(path: str, folder: Path) -> Path:
