@@ -164,3 +164,10 @@ def test_prefill_schedule_interval_is_for_engines_that_step_together() -> None:
     )
     with pytest.raises(ValueError, match="prefill_schedule_interval 4 is for data-parallel engines that share experts"):
         Surrogate(data_parallel_size=2, prefill_schedule_interval=4).engine(model("llama-3.1-8b"), gpu("h100-sxm"))
+
+
+def test_a_request_that_waits_for_a_machine_wakes_all_its_ranks() -> None:
+    """It is routed when the first rank is open, an instant before the second."""
+    fleet = {"num_ranks": 2, "stages": lambda: [("ready_at_s", 5.0)], "warm_start": False}
+    ran = run_fleet(arrivals([(0.0, 4, 3)]), engine(overhead_s=1.0, **TOGETHER), **fleet)
+    assert ran.requests.finished_at_s.tolist() == [8.0]
