@@ -14,6 +14,7 @@ from sim.bundle import Bundle, BundleType
 
 NONE = -1
 NEVER = np.nan
+NO_LIMIT = np.iinfo(np.int64).max
 
 # Where a request is in its life (REQUEST.phase).
 EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = range(8)
@@ -313,7 +314,12 @@ CLOCK = np.dtype(
         ("num_cut_answers", "i8"),  # at max_tokens or max_model_len
         ("num_ended", "i8"),  # requests that left the system, however
         ("num_in_system", "i8"),
-        ("in_system_since_s", "f8"),
+        ("in_system_since_s", "f8"),  # when that number last changed
+        ("peak_in_system", "i8"),
+        ("max_concurrency", "i8"),  # requests that the client has in flight at most; NO_LIMIT = an open loop
+        ("num_held", "i8"),  # requests that it sent later than they were there, because so many were in flight
+        ("held_s", "f8"),  # in all
+        ("max_held_s", "f8"),
         ("in_system_request_s", "f8"),  # integral of num_in_system over time, for Little's law
         ("num_time_reversals", "i8"),  # invariant 2; stays 0
         ("num_events", "i8"),

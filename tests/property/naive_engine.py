@@ -4,6 +4,7 @@
 through simulated time.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -47,21 +48,25 @@ def told(step: Step, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def by_time(
-    settings: Settings, arriving: Sequence[tuple[float, Request]], step_time: Callable[[dict[str, float]], float]
+    settings: Settings,
+    arriving: Sequence[tuple[float, Request]],
+    step_time: Callable[[dict[str, float]], float],
+    max_concurrency: float = math.inf,
 ) -> float:
     """Serves requests that arrive at their times (s); their tokens' times are in the requests. Returns the busy seconds.
 
     A step's end comes before an arrival at the same instant; an idle engine takes all that arrive at one instant together.
     A grammar that is ready at an instant counts for what is planned then. With async scheduling one more step is planned, in
-    the state of that instant, whenever one starts.
+    the state of that instant, whenever one starts. While `max_concurrency` requests are in flight the client holds the next
+    one back; it comes when one ends, behind the plan that is made at that instant.
     """
-    scheduler, coming = Scheduler(settings), list(arriving)
+    scheduler, coming = Scheduler(settings), Client(arriving, max_concurrency)
     now_s, busy_s = 0.0, 0.0
     on_device: Step | None = None
     behind: Step | None = None
     while True:
         if on_device is not None:
-            scheduler.deliver(on_device, now_s)
+            coming.take(scheduler.deliver(on_device, now_s), now_s)
         on_device, behind = behind, None
         if on_device is None:
             on_device = planned(scheduler, now_s, is_idle=True)
@@ -70,19 +75,41 @@ def by_time(
         if on_device is not None:
             lasts_s = step_time(on_device.features())
             now_s, busy_s = now_s + lasts_s, busy_s + lasts_s
-            while coming and coming[0][0] < now_s:
-                scheduler.add(coming.pop(0)[1])
+            while coming.next_at_s() < now_s:
+                scheduler.add(coming.send())
         else:
             grammars_s = [r.grammar_ready_at for r in scheduler.waiting if r.grammar_ready_at > now_s]
-            next_s = min([at_s for at_s, _ in coming[:1]] + grammars_s, default=None)
-            if next_s is None:
+            now_s = min([coming.next_at_s(), *grammars_s])
+            if now_s == math.inf:
                 break
-            now_s = next_s
-            while coming and coming[0][0] == now_s:
-                scheduler.add(coming.pop(0)[1])
+            while coming.next_at_s() == now_s:
+                scheduler.add(coming.send())
+    assert not coming.requests
     assert not scheduler.waiting
     assert not scheduler.running
     return busy_s
+
+
+class Client:
+    """Sends requests one after the other: each when it is there and fewer than `max_concurrency` are in flight."""
+
+    def __init__(self, arriving: Sequence[tuple[float, Request]], max_concurrency: float) -> None:
+        self.requests, self.max_concurrency = list(arriving), max_concurrency
+        self.num_in_flight, self.last_end_s = 0, 0.0
+
+    def next_at_s(self) -> float:
+        is_held = not self.requests or self.num_in_flight >= self.max_concurrency
+        return math.inf if is_held else max(self.requests[0][0], self.last_end_s)
+
+    def send(self) -> Request:
+        at_s, (_, request) = self.next_at_s(), self.requests.pop(0)
+        self.num_in_flight += 1
+        request.sent_at_s = at_s
+        return request
+
+    def take(self, finished: Sequence[str], now_s: float) -> None:
+        self.num_in_flight -= len(finished)
+        self.last_end_s = now_s if finished else self.last_end_s
 
 
 def planned(scheduler: Scheduler, now_s: float, is_idle: bool) -> Step | None:
