@@ -17,8 +17,22 @@ from replicas.catalog import gpus
 from sim.errors import TraceError
 
 SERVED_SHARE = 0.95
-"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up: a closed
-loop, which an open one does not repeat. Assumption: an open run of minutes ends with less than a twentieth of it in flight."""
+"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up; without
+knowing the limit that cannot be repeated. Assumption: an open run of minutes ends with less than a twentieth of it in flight."""
+
+PROMPTS_PER_SLOT = 10
+"""Requests of a closed loop over its concurrency. Source: InferenceMAX's scripts; an assumption for aiconfigurator's own runs,
+which do not say."""
+
+INFERENCEMAX = {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 8192, "enable_prefix_caching": False,
+                "async_scheduling": True, "gpu_memory_utilization": 0.9}  # fmt: skip
+"""How InferenceMAX served Llama 3.1 70B on Hopper GPUs in October 2025, and max_num_seqs = concurrency.
+
+Source: benchmarks/70b_fp8_h100_slurm.sh and 70b_fp8_h200_slurm.sh of github.com/SemiAnalysisAI/InferenceX."""
+
+INFERENCEMAX_SHARE = 0.8
+"""Its requests' lengths are uniform between this share of the nominal ones and those. Source: random-range-ratio 0.8 in its
+workflows, and `sample_random_requests` of its benchmark_serving.py."""
 
 
 def read_served(path: str | Path) -> list[Served]:
@@ -76,33 +90,38 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
     name = str(row["model_path"]).split("/")[-1]
     model, gpu = model_of(name), str(row["system"]).replace("_", "-")
     sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
-    quantization = DTYPES.get(str(row["gemm_quant_mode"]))
+    dtype, version = str(row["gemm_quant_mode"]).replace("nan", "bfloat16"), row["backend_version"]
+    is_inferencemax = "gap-analysis" not in str(row["silicon_data_source"])
     problems = {
         f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
         f"model {name} is not in the catalogue": not model,
         f"GPU {gpu} is not in the catalogue": gpu not in gpus(),
-        f"{row['gemm_quant_mode']} weights": row["gemm_quant_mode"] not in ("fp8", "bfloat16"),
+        f"{dtype} weights": dtype not in ("fp8", "bfloat16"),
         "pipeline parallelism": row["pp_size"] > 1,
+        "experts spread over several engines": bool(row["attention_dp_size"] > 1 or row["moe_tp_size"] > sizes[3]),
+        "engine arguments are not known": is_inferencemax and not gpu.startswith("h"),
     }
-    version = row["backend_version"]
     times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
+    share = (1 + INFERENCEMAX_SHARE) / 2 if is_inferencemax else 1.0
+    times["e2e_s", "mean"] = times["ttft_s", "mean"] + times["tpot_s", "mean"] * (share * sizes[1] - 1)
     return Served(
         name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
         group="silicon",
         model=model,
         gpu=gpu,
         tensor_parallel_size=sizes[3],
-        quantization=quantization,
+        quantization=DTYPES.get(dtype),
         engine_version=str(version) if version == version else "",
         rate_per_s=0.0,
-        num_requests=max(60, 3 * sizes[2]),
+        num_requests=PROMPTS_PER_SLOT * sizes[2],
         num_prompt_tokens=sizes[0],
         num_output_tokens=sizes[1],
         is_even=True,
         shares_prompts=False,
-        arguments={"async_scheduling": True} if version != version else {},
+        arguments={**INFERENCEMAX, "max_num_seqs": sizes[2]} if is_inferencemax else {},
         real=Measures(statistics=times),
-        concurrency=sizes[2],
+        max_concurrency=sizes[2],
+        shortest_share=INFERENCEMAX_SHARE if is_inferencemax else 1.0,
         problem=next((problem for problem, is_so in problems.items() if is_so), ""),
     )
 

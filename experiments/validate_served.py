@@ -63,8 +63,8 @@ def run_one(run: RunConfig, folder: Path) -> None:
 def load_band(served: Served) -> str:
     """Names how full the real engine's batch was: requests in flight, by Little's law, over max_num_seqs."""
     in_flight = served.rate_per_s * served.real.value("e2e_s", "mean")
-    if served.concurrency:
-        return f"{served.concurrency} in flight"
+    if served.max_concurrency:
+        return f"{served.max_concurrency} in flight"
     most = served.arguments.get("max_num_seqs")
     if most is None or not np.isfinite(in_flight):
         return "load not known"
@@ -103,8 +103,6 @@ def _page(
         unknown = engine_options(one)[1]
         if unknown:
             yield f"! {one.name}: not simulated: {', '.join(unknown)}"
-    if any(one.concurrency for one in chosen):
-        yield "! closed loops are simulated evenly spaced: TTFT, which depends on how their requests clump, is not comparable"
     for problem, names in problems.items():
         yield f"! {len(names)} results left out: {problem}"
 
