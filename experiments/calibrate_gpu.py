@@ -115,6 +115,7 @@ def start_of(config: CalibrateGpu) -> Efficiencies:
 
 
 _SMALL: Mapping[str, float] = {
+    "link_latency_s": 2e-6,
     "all_reduce_s": 5e-6,
     "fixed_s": 1e-3,
     "s_per_request": 1e-5,

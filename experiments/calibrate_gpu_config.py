@@ -15,6 +15,7 @@ Coefficient = Literal[
     "bandwidth_efficiency",
     "kv_bandwidth_efficiency",
     "link_efficiency",
+    "link_latency_s",
     "all_reduce_s",
     "fixed_s",
     "s_per_request",

@@ -21,14 +21,25 @@ SERVED_SHARE = 0.95
 knowing the limit that cannot be repeated. Assumption: an open run of minutes ends with less than a twentieth of it in flight."""
 
 PROMPTS_PER_SLOT = 10
-"""Requests of a closed loop over its concurrency. Source: InferenceMAX's scripts; an assumption for aiconfigurator's own runs,
-which do not say."""
+"""Requests of a closed loop over its concurrency. Source: InferenceMAX's scripts."""
 
-INFERENCEMAX = {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 8192, "enable_prefix_caching": False,
-                "async_scheduling": True, "gpu_memory_utilization": 0.9}  # fmt: skip
+RANDOM_LENGTHS, SAME_LENGTH = ((128, 4), (1000, 2000), (2000, 100), (4000, 200), (32000, 100)), 0.01
+"""Prompts and answers of gpustack's random requests, and how near their means must be; its others are ShareGPT's conversations.
+
+Source: the means in its reports."""
+
+DTYPE_IN_NAME, DTYPES_IN_NAMES = "see model/flags", {"FP8": "fp8", "AWQ": "awq"}
+"""What a result says whose dtype is the end of its model's name, and those ends."""
+
+INFERENCEMAX = {"max_num_batched_tokens": 8192, "enable_prefix_caching": False, "async_scheduling": True,
+                "gpu_memory_utilization": 0.9}  # fmt: skip
 """How InferenceMAX served Llama 3.1 70B on Hopper GPUs in October 2025, and max_num_seqs = concurrency.
 
-Source: benchmarks/70b_fp8_h100_slurm.sh and 70b_fp8_h200_slurm.sh of github.com/SemiAnalysisAI/InferenceX."""
+Source: benchmarks/70b_fp8_h100_docker.sh and 70b_fp8_h200_slurm.sh of github.com/SemiAnalysisAI/InferenceX."""
+
+KV_CACHE_DTYPES = {"h200-sxm": "fp8", "h100-sxm": "auto"}
+"""Its scripts have both for the H100, at different times; which it was, the results say: taken as fp8 they read KV at 37 % of the
+peak, where fp8 kernels reach 65 %, and as 16 bit at 75 %, where kernels reach 80 % (aiconfigurator's tables)."""
 
 INFERENCEMAX_SHARE = 0.8
 """Its requests' lengths are uniform between this share of the nominal ones and those. Source: random-range-ratio 0.8 in its
@@ -91,7 +102,6 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
     model, gpu = model_of(name), str(row["system"]).replace("_", "-")
     sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
     dtype, version = str(row["gemm_quant_mode"]).replace("nan", "bfloat16"), row["backend_version"]
-    is_inferencemax = "gap-analysis" not in str(row["silicon_data_source"])
     problems = {
         f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
         f"model {name} is not in the catalogue": not model,
@@ -99,11 +109,12 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
         f"{dtype} weights": dtype not in ("fp8", "bfloat16"),
         "pipeline parallelism": row["pp_size"] > 1,
         "experts spread over several engines": bool(row["attention_dp_size"] > 1 or row["moe_tp_size"] > sizes[3]),
-        "engine arguments are not known": is_inferencemax and not gpu.startswith("h"),
+        "load generator and engine arguments are not known": "gap-analysis" in str(row["silicon_data_source"])
+        or gpu not in KV_CACHE_DTYPES,
     }
     times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
-    share = (1 + INFERENCEMAX_SHARE) / 2 if is_inferencemax else 1.0
-    times["e2e_s", "mean"] = times["ttft_s", "mean"] + times["tpot_s", "mean"] * (share * sizes[1] - 1)
+    num_gaps = (1 + INFERENCEMAX_SHARE) / 2 * sizes[1] - 1  # on average
+    times["e2e_s", "mean"] = times["ttft_s", "mean"] + times["tpot_s", "mean"] * num_gaps
     return Served(
         name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
         group="silicon",
@@ -118,15 +129,18 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
         num_output_tokens=sizes[1],
         is_even=True,
         shares_prompts=False,
-        arguments={**INFERENCEMAX, "max_num_seqs": sizes[2]} if is_inferencemax else {},
+        arguments={**INFERENCEMAX, "max_num_seqs": sizes[2], "kv_cache_dtype": KV_CACHE_DTYPES.get(gpu, "auto")},
         real=Measures(statistics=times),
         max_concurrency=sizes[2],
-        shortest_share=INFERENCEMAX_SHARE if is_inferencemax else 1.0,
+        shortest_share=INFERENCEMAX_SHARE,
         problem=next((problem for problem, is_so in problems.items() if is_so), ""),
     )
 
 
 def _served(row: Mapping[str, Any]) -> Served:
+    dtype, is_bench = str(row["dtype"]).lower(), str(row["dtype"]) == DTYPE_IN_NAME
+    if is_bench:
+        dtype = DTYPES_IN_NAMES.get(str(row["model"]).rpartition("-")[2], "bf16")
     arguments = arguments_of(row["server_args"])
     lengths, answers = row["in_len"] or {}, row["out_len"] or {}
     prompt = (lengths.get("measured_prompt") or {}).get("mean") or lengths.get("total") or lengths.get("mean") or 0
@@ -135,14 +149,20 @@ def _served(row: Mapping[str, Any]) -> Served:
     model, gpu = model_of(row["model"]), gpu_of(row["gpu"])
     words = str(row["workload"]).split(";")[0].lower().removeprefix("inference-perf shared_prefix ")
     workload = re.sub(r"[^a-z0-9+]+", "-", words).strip("-")
-    parts = (row["group"], gpu or "unknown-gpu", row["model"].split("/")[-1], f"tp{row['tp']}", workload, f"{rate:g}")
+    size = int(arguments.get("tensor_parallel_size") or row["tp"] or 1)
+    limit = re.search(r"(\d+) in flight", str(row["arrival"]))
+    if is_bench:
+        workload = f"{prompt:.0f}-{output:.0f}"
+        arguments.setdefault("max_model_len", round(prompt + output))  # a default as long as the model's may not fit ours
+    at = f"{rate:g}" if rate else "all-at-once"
+    parts = (row["group"], gpu or "unknown-gpu", row["model"].split("/")[-1], f"tp{size}", workload, at)
     return Served(
         name="/".join(parts),
         group=row["group"],
         model=model,
         gpu=gpu,
-        tensor_parallel_size=int(row["tp"] or 1),
-        quantization=DTYPES.get(str(row["dtype"]).lower()),
+        tensor_parallel_size=size,
+        quantization=DTYPES.get(dtype),
         engine_version=str(row["engine_version"] or ""),
         rate_per_s=float(rate),
         num_requests=int(row["num_prompts"] or 0),
@@ -153,11 +173,12 @@ def _served(row: Mapping[str, Any]) -> Served:
         and bool(arguments.get("enable_prefix_caching", True)),
         arguments=arguments,
         real=_measures(row),
-        problem=_problem(row, model, gpu, rate, prompt * output),
+        max_concurrency=int(limit[1]) if limit else 0,
+        problem=_problem(row, model, gpu, rate, prompt * output, dtype),
     )
 
 
-def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths: float) -> str:
+def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths: float, dtype: str) -> str:
     """Why a result is not one of an open run of a known engine; "" where it is."""
     served = row["throughput_req_s"]
     workload, quality = str(row["workload"]), str(row["quality"])
@@ -166,19 +187,28 @@ def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths:
         "vLLM's V0 engine": "v0_engine" in workload,
         "drafts, whose acceptance is not known": "eagle" in workload,
         "mixes stages of different rates": isinstance(row["rate"], list) or "mixes stages" in quality,
-        "no rate: a closed loop, or all at once": not rate,
+        "no rate, and neither all at once": not rate and "all at once" not in str(row["arrival"]),
+        "lengths are spread, and only their means are known": row["dtype"] == DTYPE_IN_NAME and not _is_fixed(row),
         "clients gave up: overload with timeouts": quality.startswith("C"),
         "closed loop: the client's limit of requests in flight held the rate down": bool(
-            served and rate and served < SERVED_SHARE * rate
+            served and rate and served < SERVED_SHARE * rate and "in flight" not in str(row["arrival"])
         ),
-        "arrivals are neither evenly spaced nor Poisson": not re.search(r"constant|Poisson(?!-like)", str(row["arrival"])),
+        "arrivals are neither evenly spaced, nor Poisson, nor all at once": not re.search(
+            r"constant|Poisson(?!-like)|all at once", str(row["arrival"])
+        ),
         f"model {row['model']} is not in the catalogue": not model,
         f"GPU {row['gpu']} is not in the catalogue": not gpu,
-        f"dtype {row['dtype']} is not known": str(row["dtype"]).lower().split("?")[0] not in DTYPES,
+        f"dtype {row['dtype']} is not known": dtype.split("?")[0] not in DTYPES,
         "lengths are not known": not lengths,
         "no latencies": not _measures(row).statistics,
     }
     return next((problem for problem, is_so in problems.items() if is_so), "")
+
+
+def _is_fixed(row: Mapping[str, Any]) -> bool:
+    """Tells whether all requests were as long as each other: random prompts of a length whose answers did not end early."""
+    prompt, output = row["in_len"]["mean"], row["out_len"]["mean"]
+    return any(abs(prompt / p - 1) < SAME_LENGTH and abs(output / o - 1) < SAME_LENGTH for p, o in RANDOM_LENGTHS)
 
 
 def _measures(row: Mapping[str, Any]) -> Measures:

@@ -15,7 +15,7 @@ from sim.errors import TraceError
 
 WARM_UP = 0.1
 """Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other. Where
-a client limits the requests in flight, all are simulated and measured, as its own figures have them."""
+a client limits the requests in flight, or sends all at once, all are simulated and measured, as its own figures have them."""
 
 MAX_REQUESTS = 2000
 """Enough: at an even rate the same steps come again and again."""
@@ -88,7 +88,12 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
 
 def num_simulated(served: Served) -> int:
     """Returns how many of its requests are simulated: all where their client holds some back, else enough of them."""
-    return served.num_requests if served.max_concurrency else min(served.num_requests, MAX_REQUESTS)
+    return served.num_requests if is_whole(served) else min(served.num_requests, MAX_REQUESTS)
+
+
+def is_whole(served: Served) -> bool:
+    """Tells whether all of its requests are simulated and measured, the first and the last included."""
+    return bool(served.max_concurrency) or not served.rate_per_s
 
 
 def _length(num_tokens: int, shortest_share: float) -> dict[str, Any]:
@@ -128,7 +133,7 @@ def simulate(served: Served, calibration: str, client_s: float, distinct_prompts
     wiring = Wiring(experiment_of(served, calibration, distinct_prompts, seed), sink, lambda now_s, num_ended: None)
     wiring.simulation.run()
     everything = np.concatenate(sink.rows)
-    num_warm_up = 0 if served.max_concurrency else int(WARM_UP * len(everything))
+    num_warm_up = 0 if is_whole(served) else int(WARM_UP * len(everything))
     rows: Any = everything[num_warm_up:].view(np.recarray)
     ttft_s = rows.first_token_at_s - rows.arrived_at_s + client_s
     e2e_s = rows.finished_at_s - rows.arrived_at_s + client_s

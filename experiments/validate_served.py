@@ -64,7 +64,9 @@ def load_band(served: Served) -> str:
     """Names how full the real engine's batch was: requests in flight, by Little's law, over max_num_seqs."""
     in_flight = served.rate_per_s * served.real.value("e2e_s", "mean")
     if served.max_concurrency:
-        return f"{served.max_concurrency} in flight"
+        return f"at most {served.max_concurrency} in flight"
+    if not served.rate_per_s:
+        return "all at once"
     most = served.arguments.get("max_num_seqs")
     if most is None or not np.isfinite(in_flight):
         return "load not known"

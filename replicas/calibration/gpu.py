@@ -20,8 +20,11 @@ class Efficiencies(Params):
     bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which weights are read.")
     kv_bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which KV is read.")
     link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the links' peak that all-reduces reach.")
+    link_latency_s: float = Field(
+        default=0.0, ge=0, description="One message between GPUs, where all-reduces are rings of 2 (n - 1) messages (NCCL)."
+    )
     all_reduce_s: float = Field(
-        default=0.0, ge=0, description="One all-reduce between GPUs, however few tokens and GPUs; two in each layer."
+        default=0.0, ge=0, description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer."
     )
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
     s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
@@ -59,9 +62,9 @@ class GpuCalibration(Params):
 
         Attention computes in fp8 where its cache is fp8, whatever the weights are.
 
-        Source: DESIGN section 4, each peak times its efficiency; but an all-reduce is one kernel of vLLM, which takes the same
-        4 to 6 us between two GPUs and between eight (aiconfigurator's custom_allreduce_perf, up to 16 KiB), and not a ring of
-        messages.
+        Source: DESIGN section 4, each peak times its efficiency. There an all-reduce is a ring of messages; vLLM's own kernel,
+        which it prefers between GPUs with NVLink, takes 4 to 6 us up to 16 KiB whether they are two or eight
+        (aiconfigurator's custom_allreduce_perf).
         """
         return Calibration(
             engine=self.engine,
@@ -91,7 +94,7 @@ class GpuCalibration(Params):
             weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
             s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s,
             serial_share=reached.serial_share,
-            fixed_s=reached.fixed_s + num_all_reduces * reached.all_reduce_s,
+            fixed_s=reached.fixed_s + num_all_reduces * (reached.all_reduce_s + 2 * (n - 1) * reached.link_latency_s),
             s_per_request=reached.s_per_request,
         )
 
