@@ -118,6 +118,7 @@ _SMALL: Mapping[str, float] = {
     "link_latency_s": 2e-6,
     "all_reduce_s": 5e-6,
     "fixed_s": 1e-3,
+    "mixed_s": 1e-3,
     "s_per_request": 1e-5,
     "serial_share": 0.1,
     "client_s": 1e-3,

@@ -18,6 +18,7 @@ Coefficient = Literal[
     "link_latency_s",
     "all_reduce_s",
     "fixed_s",
+    "mixed_s",
     "s_per_request",
     "serial_share",
     "client_s",

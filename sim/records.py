@@ -284,6 +284,7 @@ ENGINE = np.dtype(
         ("grammar_cpu_s_per_request", "f8"),
         ("serial_share", "f8"),  # of the shorter of arithmetic and memory, which the longer does not hide: 0 to 1
         ("gpu_s_per_request", "f8"),
+        ("mixed_s", "f8"),  # more for a step in which a request has several new tokens
         ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
         ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
         ("fitted_tokens", "f8"),

@@ -27,6 +27,9 @@ class Efficiencies(Params):
         default=0.0, ge=0, description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer."
     )
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
+    mixed_s: float = Field(
+        default=0.0, ge=0, description="More in a step with prompt tokens, which no CUDA graph holds as a whole."
+    )
     s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
     client_s: float = Field(
@@ -96,6 +99,7 @@ class GpuCalibration(Params):
             serial_share=reached.serial_share,
             fixed_s=reached.fixed_s + num_all_reduces * (reached.all_reduce_s + 2 * (n - 1) * reached.link_latency_s),
             s_per_request=reached.s_per_request,
+            mixed_s=reached.mixed_s,
         )
 
     def _peak(self, is_fp8: bool) -> float:
