@@ -20,8 +20,8 @@ METRICS = (("ttft_s", "Time to first token", 0.10), ("tpot_s", "Time per output 
 _MOST_SHOWN = 0.5
 """Errors beyond this are drawn at the edge."""
 
-_MOST_TICKS_RATIO = 50.0
-"""Axes that span more are marked at decades alone."""
+_LEAST_RATIO, _MOST_TICKS_RATIO = 6.0, 120.0
+"""Axes span no less than this, and are marked at decades alone where they span more than that."""
 
 _MARKS = ((False, "held out", {"color": "#2f7ed8"}), (True, "fitted", {"markerfacecolor": "none", "markeredgecolor": FAINT}))
 Floats = NDArray[np.float64]
@@ -56,7 +56,9 @@ def draw(points: Sequence[Point], out: Path) -> None:
 
 
 def _against(axes: Axes, real: Floats, simulated: Floats, is_fitted: NDArray[np.bool_]) -> None:
-    ends = (min(real.min(), simulated.min()) / 1.25, max(real.max(), simulated.max()) * 1.25)
+    smallest, largest = min(real.min(), simulated.min()), max(real.max(), simulated.max())
+    margin = max(1.25, float(np.sqrt(_LEAST_RATIO * smallest / largest)))
+    ends = (smallest / margin, largest * margin)
     axes.plot(ends, ends, color=GRID, linewidth=1.5, zorder=1)
     for is_it, label, mark in _MARKS:
         mask = is_fitted == is_it

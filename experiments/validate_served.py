@@ -53,7 +53,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
         )
     client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
     known = calibration.fitted_to if isinstance(calibration, GpuCalibration) else []
-    fitted = [one for one in results if one.name in known and one not in chosen]  # for the picture
+    fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
     outcomes = [
         simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in [*chosen, *fitted]
     ]
