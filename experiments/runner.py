@@ -172,8 +172,8 @@ def _warnings(wiring: Wiring) -> list[str]:
     if clock.num_held:
         lines.append(
             f"traffic: {clock.num_held:,} requests were held back by max_concurrency {clock.max_concurrency:,}, for "
-            f"{clock.held_s / clock.num_held:,.4g} s on average and {clock.max_held_s:,.4g} s at most: their latencies count from "
-            "when they were sent"
+            f"{clock.held_s / clock.num_held:,.4g} s on average and {clock.max_held_s:,.4g} s at most: their latencies count "
+            "from when they were sent"
         )
     num_cut = int(clock.num_cut_answers)
     if num_cut:

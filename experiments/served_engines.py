@@ -81,7 +81,13 @@ def gpu_of(name: str) -> str:
     >>> [gpu_of(name) for name in ("H100 SXM 80GB", "A single NVIDIA A100 SXM GPU.", "RTX 4090 24GB", "MI300X")]
     ['h100-sxm', 'a100-sxm', 'rtx-4090', '']
     """
-    words = name.lower().removeprefix("a single nvidia ").replace("rtx pro 6000", "rtx-pro-6000").replace("rtx 4090", "rtx-4090").split()
+    words = (
+        name.lower()
+        .removeprefix("a single nvidia ")
+        .replace("rtx pro 6000", "rtx-pro-6000")
+        .replace("rtx 4090", "rtx-4090")
+        .split()
+    )
     variant = "pcie" if "pcie" in words else "sxm"
     for word in words[:1]:
         for known in (word, f"{word}-{variant}"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,7 +23,10 @@ _MOST_SHOWN = 0.5
 _LEAST_RATIO, _MOST_TICKS_RATIO = 6.0, 120.0
 """Axes span no less than this, and are marked at decades alone where they span more than that."""
 
-_MARKS = ((False, "held out", {"color": "#2f7ed8"}), (True, "fitted", {"markerfacecolor": "none", "markeredgecolor": FAINT}))
+_MARKS: tuple[tuple[bool, str, dict[str, Any]], ...] = (
+    (False, "held out", {"color": "#2f7ed8"}),
+    (True, "fitted", {"markerfacecolor": "none", "markeredgecolor": FAINT}),
+)
 Floats = NDArray[np.float64]
 
 

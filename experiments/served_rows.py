@@ -1,4 +1,4 @@
-"""Reads served results: JSON lines, load generators' reports, aiconfigurator's table of closed loops."""
+"""Reads served results: JSON lines, load generators' reports, aiconfigurator's table."""
 
 import json
 import re
@@ -7,21 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from experiments.errors import STATISTICS, Measures
 from experiments.served import Served
 from experiments.served_engines import DTYPES, arguments_of, gpu_of, model_of
 from experiments.served_reports import rows_of
-from replicas.catalog import gpus
+from experiments.served_silicon import read_silicon
 from sim.errors import TraceError
 
 SERVED_SHARE = 0.95
-"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up; without
-knowing the limit that cannot be repeated. Assumption: an open run of minutes ends with less than a twentieth of it in flight."""
-
-PROMPTS_PER_SLOT = 10
-"""Requests of a closed loop over its concurrency. Source: InferenceMAX's scripts."""
+"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up; where the
+limit is not known, that cannot be repeated. Assumption: an open run of minutes ends with less than a twentieth in flight."""
 
 RANDOM_LENGTHS, SAME_LENGTH = ((128, 4), (1000, 2000), (2000, 100), (4000, 200), (32000, 100)), 0.01
 """Prompts and answers of gpustack's random requests, and how near their means must be; its others are ShareGPT's conversations.
@@ -30,20 +25,6 @@ Source: the means in its reports."""
 
 DTYPE_IN_NAME, DTYPES_IN_NAMES = "see model/flags", {"FP8": "fp8", "AWQ": "awq"}
 """What a result says whose dtype is the end of its model's name, and those ends."""
-
-INFERENCEMAX = {"max_num_batched_tokens": 8192, "enable_prefix_caching": False, "async_scheduling": True,
-                "gpu_memory_utilization": 0.9}  # fmt: skip
-"""How InferenceMAX served Llama 3.1 70B on Hopper GPUs in October 2025, and max_num_seqs = concurrency.
-
-Source: benchmarks/70b_fp8_h100_docker.sh and 70b_fp8_h200_slurm.sh of github.com/SemiAnalysisAI/InferenceX."""
-
-KV_CACHE_DTYPES = {"h200-sxm": "fp8", "h100-sxm": "auto"}
-"""Its scripts have both for the H100, at different times; which it was, the results say: taken as fp8 they read KV at 37 % of the
-peak, where fp8 kernels reach 65 %, and as 16 bit at 75 %, where kernels reach 80 % (aiconfigurator's tables)."""
-
-INFERENCEMAX_SHARE = 0.8
-"""Its requests' lengths are uniform between this share of the nominal ones and those. Source: random-range-ratio 0.8 in its
-workflows, and `sample_random_requests` of its benchmark_serving.py."""
 
 
 def read_served(path: str | Path) -> list[Served]:
@@ -83,65 +64,11 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
         raise TraceError(f"{path}: {error.strerror}") from error
 
 
-def read_silicon(path: Path) -> list[Served]:
-    """Reads closed loops in the form of aiconfigurator's silicon_sample.csv, aggregated engines only.
-
-    Raises:
-        TraceError: no such file, or a column is missing.
-    """
-    try:
-        table = pd.read_csv(path, low_memory=False)
-        table = table[table["mode"] == "agg"]
-        return [_silicon(row) for row in table.to_dict("records")]
-    except (OSError, KeyError, ValueError) as error:
-        raise TraceError(f"{path}: is no table of served results ({type(error).__name__}: {error})") from error
-
-
-def _silicon(row: Mapping[Any, Any]) -> Served:
-    name = str(row["model_path"]).split("/")[-1]
-    model, gpu = model_of(name), str(row["system"]).replace("_", "-")
-    sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
-    dtype, version = str(row["gemm_quant_mode"]).replace("nan", "bfloat16"), row["backend_version"]
-    problems = {
-        f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
-        f"model {name} is not in the catalogue": not model,
-        f"GPU {gpu} is not in the catalogue": gpu not in gpus(),
-        f"{dtype} weights": dtype not in ("fp8", "bfloat16"),
-        "pipeline parallelism": row["pp_size"] > 1,
-        "experts spread over several engines": bool(row["attention_dp_size"] > 1 or row["moe_tp_size"] > sizes[3]),
-        "load generator and engine arguments are not known": "gap-analysis" in str(row["silicon_data_source"])
-        or gpu not in KV_CACHE_DTYPES,
-    }
-    times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
-    num_gaps = (1 + INFERENCEMAX_SHARE) / 2 * sizes[1] - 1  # on average
-    times["e2e_s", "mean"] = times["ttft_s", "mean"] + times["tpot_s", "mean"] * num_gaps
-    return Served(
-        name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
-        group="silicon",
-        model=model,
-        gpu=gpu,
-        tensor_parallel_size=sizes[3],
-        quantization=DTYPES.get(dtype),
-        engine_version=str(version) if version == version else "",
-        rate_per_s=0.0,
-        num_requests=PROMPTS_PER_SLOT * sizes[2],
-        num_prompt_tokens=sizes[0],
-        num_output_tokens=sizes[1],
-        is_even=True,
-        shares_prompts=False,
-        arguments={**INFERENCEMAX, "max_num_seqs": sizes[2], "kv_cache_dtype": KV_CACHE_DTYPES.get(gpu, "auto")},
-        real=Measures(statistics=times),
-        max_concurrency=sizes[2],
-        shortest_share=INFERENCEMAX_SHARE,
-        problem=next((problem for problem, is_so in problems.items() if is_so), ""),
-    )
-
-
 def _served(row: Mapping[str, Any]) -> Served:
-    dtype, is_bench = str(row["dtype"]).lower(), str(row["dtype"]) == DTYPE_IN_NAME
+    arguments = arguments_of(row["server_args"])
+    dtype, is_bench = str(row["dtype"]).lower(), row["dtype"] == DTYPE_IN_NAME
     if is_bench:
         dtype = DTYPES_IN_NAMES.get(str(row["model"]).rpartition("-")[2], "bf16")
-    arguments = arguments_of(row["server_args"])
     lengths, answers = row["in_len"] or {}, row["out_len"] or {}
     prompt = (lengths.get("measured_prompt") or {}).get("mean") or lengths.get("total") or lengths.get("mean") or 0
     output = answers.get("requested") or answers.get("p50") or answers.get("mean") or 0  # the mean is of re-encoded text
@@ -187,7 +114,7 @@ def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths:
         "vLLM's V0 engine": "v0_engine" in workload,
         "drafts, whose acceptance is not known": "eagle" in workload,
         "mixes stages of different rates": isinstance(row["rate"], list) or "mixes stages" in quality,
-        "no rate, and neither all at once": not rate and "all at once" not in str(row["arrival"]),
+        "neither a rate nor all at once": not rate and "all at once" not in str(row["arrival"]),
         "lengths are spread, and only their means are known": row["dtype"] == DTYPE_IN_NAME and not _is_fixed(row),
         "clients gave up: overload with timeouts": quality.startswith("C"),
         "closed loop: the client's limit of requests in flight held the rate down": bool(

@@ -14,8 +14,8 @@ from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 
 WARM_UP = 0.1
-"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other. Where
-a client limits the requests in flight, or sends all at once, all are simulated and measured, as its own figures have them."""
+"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other.
+Where a client limits the requests in flight, or sends all at once, all are simulated and measured, as in its own figures."""
 
 MAX_REQUESTS = 2000
 """Enough: at an even rate the same steps come again and again."""

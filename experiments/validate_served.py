@@ -54,9 +54,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
     client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
     known = calibration.fitted_to if isinstance(calibration, GpuCalibration) else []
     fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
-    outcomes = [
-        simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in [*chosen, *fitted]
-    ]
+    outcomes = [simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in [*chosen, *fitted]]
     rows = [row for one, outcome in zip(chosen, outcomes, strict=False) for row in _rows(one, outcome, config.tolerance)]
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")

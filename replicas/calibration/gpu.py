@@ -24,7 +24,9 @@ class Efficiencies(Params):
         default=0.0, ge=0, description="One message between GPUs, where all-reduces are rings of 2 (n - 1) messages (NCCL)."
     )
     all_reduce_s: float = Field(
-        default=0.0, ge=0, description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer."
+        default=0.0,
+        ge=0,
+        description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer.",
     )
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
     mixed_s: float = Field(
