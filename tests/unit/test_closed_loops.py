@@ -72,7 +72,7 @@ def test_everything_at_once_without_a_limit(tmp_path: Path) -> None:
 
 
 def test_the_number_of_requests_must_be_given(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"traffic\.limit"):
+    with pytest.raises(ConfigError, match="traffic: give `limit`, the number of requests"):
         run(experiment(tmp_path, {"kind": "concurrent", "max_concurrency": 8}), out=tmp_path, progress=False)
 
 
