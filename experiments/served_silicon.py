@@ -17,11 +17,15 @@ PROMPTS_PER_SLOT = 10
 
 INFERENCEMAX = {"max_num_batched_tokens": 8192, "enable_prefix_caching": False, "async_scheduling": True,
                 "gpu_memory_utilization": 0.9}  # fmt: skip
-"""How InferenceMAX served Llama 3.1 70B on Hopper GPUs in October 2025, and max_num_seqs = concurrency.
+"""How InferenceMAX served Llama 3.1 70B in fp8 in October 2025.
 
-Source: benchmarks/70b_fp8_h100_docker.sh and 70b_fp8_h200_slurm.sh of github.com/SemiAnalysisAI/InferenceX."""
+Source: benchmarks/70b_fp8_h100_docker.sh, 70b_fp8_h200_slurm.sh and 70b_fp8_b200_docker.sh of SemiAnalysisAI/InferenceX on
+GitHub."""
 
-KV_CACHE_DTYPES = {"h200-sxm": "fp8", "h100-sxm": "auto"}
+B200_MAX_NUM_SEQS = 512
+"""On B200s; elsewhere max_num_seqs was the concurrency. Source: the same."""
+
+KV_CACHE_DTYPES = {"b200-sxm": "fp8", "h200-sxm": "fp8", "h100-sxm": "auto"}
 """Its scripts have both for the H100, at different times; which it was, the results say: fitted as fp8 they read KV at 37 % of
 the peak, where fp8 kernels reach 65 %, and as 16 bit at 75 %, where kernels reach 80 % (aiconfigurator's tables)."""
 
@@ -75,7 +79,11 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
         num_output_tokens=sizes[1],
         is_even=True,
         shares_prompts=False,
-        arguments={**INFERENCEMAX, "max_num_seqs": sizes[2], "kv_cache_dtype": KV_CACHE_DTYPES.get(gpu, "auto")},
+        arguments={
+            **INFERENCEMAX,
+            "max_num_seqs": B200_MAX_NUM_SEQS if gpu == "b200-sxm" else sizes[2],
+            "kv_cache_dtype": KV_CACHE_DTYPES.get(gpu, "auto"),
+        },
         real=Measures(statistics=times),
         max_concurrency=sizes[2],
         shortest_share=INFERENCEMAX_SHARE,
