@@ -36,7 +36,9 @@ OUTLIER = 0.05
 STEP = 0.02
 """Relative step of the finite differences: above the ripple that whole steps of an engine put on a mean."""
 
-LIMITS = {"flops_efficiency": 1.0, "bandwidth_efficiency": 1.0, "kv_bandwidth_efficiency": 1.0, "serial_share": 1.0}
+LIMITS = dict.fromkeys(
+    ("flops_efficiency", "bandwidth_efficiency", "kv_bandwidth_efficiency", "link_efficiency", "serial_share"), 1.0
+)
 
 
 def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
@@ -114,7 +116,9 @@ def start_of(config: CalibrateGpu) -> Efficiencies:
 
 _SMALL: Mapping[str, float] = {
     "link_latency_s": 2e-6,
+    "all_reduce_s": 5e-6,
     "fixed_s": 1e-3,
+    "mixed_s": 1e-3,
     "s_per_request": 1e-5,
     "serial_share": 0.1,
     "client_s": 1e-3,
@@ -123,9 +127,7 @@ _SMALL: Mapping[str, float] = {
 
 
 def _log_error(served: Served, outcome: Outcome, metric: str) -> float:
-    """NaN where there is nothing to compare, as TTFT in a closed loop: that depends on how its requests clump."""
-    if served.concurrency and metric == "ttft_s":
-        return float("nan")
+    """NaN where the result does not have the metric."""
     return float(np.log(outcome.measures.value(metric, "mean") / served.real.value(metric, "mean")))
 
 
@@ -135,8 +137,7 @@ def _calibration(
     largest = np.max([outcome.largest for outcome in outcomes], axis=0).tolist() if outcomes else [np.finfo(float).max] * 4
     names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
     models = sorted({f"{one.model} x {one.tensor_parallel_size}" for one in chosen})
-    are_closed = all(one.concurrency for one in chosen)
-    metrics = " and ".join(metric.removesuffix("_s").upper() for metric, _ in FITTED if not (are_closed and metric == "ttft_s"))
+    metrics = " and ".join(metric.removesuffix("_s").upper() for metric, _ in FITTED)
     return GpuCalibration(
         engine_version=config.engine_version,
         gpu=config.gpu,

@@ -154,7 +154,8 @@ class Experiment(Study):
     max_drain_s: float = Field(
         default=3600.0,
         ge=0,
-        description="Seconds after the last arrival in which requests may still finish; what is left is counted as in flight",
+        description="Seconds after the last arrival in which requests may still finish; what is left is counted as in flight. "
+        "So long, too, a client that holds requests back (max_concurrency) waits for one to end",
     )
 
     def describe(self) -> list[str]:

@@ -21,6 +21,7 @@ _TIMES = (
     "comm_s_per_token",
     "overhead_s",
     "gpu_s_per_request",
+    "mixed_s",
     "mixed_kv_s_per_token",
     "cpu_s",
     "cpu_s_per_request",

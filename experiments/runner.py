@@ -168,7 +168,14 @@ def _ideal_cached_share(wiring: Wiring) -> float:
 def _warnings(wiring: Wiring) -> list[str]:
     dropped = {name: n for name, n in wiring.traffic.counts.items() if n and name.startswith(("dropped", "clipped"))}
     lines = [f"traffic: {n:,} rows {name.replace('_', ' ', 1).replace('_', ' ')}" for name, n in dropped.items()]
-    num_cut = int(wiring.plane.fleet.clock[0].num_cut_answers)
+    clock = wiring.plane.fleet.clock[0]
+    if clock.num_held:
+        lines.append(
+            f"traffic: {clock.num_held:,} requests were held back by max_concurrency {clock.max_concurrency:,}, for "
+            f"{clock.held_s / clock.num_held:,.4g} s on average and {clock.max_held_s:,.4g} s at most: their latencies count "
+            "from when they were sent"
+        )
+    num_cut = int(clock.num_cut_answers)
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
     lines += extrapolated(wiring)
@@ -196,6 +203,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
             "tokens": simulation.audit.num_tokens,
             "preemptions": int(replicas["num_preemptions"].sum()),
             "machines": len(simulation.machines),
+            "held_back": int(wiring.plane.fleet.clock[0].num_held),
         },
         "is_cut_short": simulation.is_cut_short,
         "invariants_checked": invariants,

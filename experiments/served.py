@@ -11,7 +11,7 @@ from sim.errors import TraceError
 
 @dataclass(frozen=True)
 class Served:
-    """One served result: so many requests a second of these lengths, and what their users saw."""
+    """One served result: so many requests a second, or at a time, of these lengths, and what their users saw."""
 
     name: str  # group/gpu/model/tp/workload/rate
     group: str
@@ -20,7 +20,7 @@ class Served:
     tensor_parallel_size: int
     quantization: str | None
     engine_version: str
-    rate_per_s: float
+    rate_per_s: float  # 0 = all are there from the start
     num_requests: int
     num_prompt_tokens: int
     num_output_tokens: int
@@ -28,8 +28,9 @@ class Served:
     shares_prompts: bool  # its prompts come from a short list, and the prefix cache is on
     arguments: Mapping[str, Any] = field(default_factory=dict)
     real: Measures = field(default_factory=Measures)
-    concurrency: int = 0  # of a closed loop, whose rate is not known; 0 = open
-    problem: str = ""  # why it cannot be simulated as an open run
+    max_concurrency: int = 0  # requests that the client had in flight at most; 0 = no limit
+    shortest_share: float = 1.0  # lengths are spread evenly from this share of those above to them
+    problem: str = ""  # why it cannot be simulated
 
 
 def choose(

@@ -1,5 +1,6 @@
 """How published results name models, GPUs and engine arguments, and what we call them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,11 @@ def arguments_of(given: Any) -> dict[str, Any]:
 
     >>> arguments_of(["--max-num-seqs=128", "--no-enable-prefix-caching", "--model=$(ID)"])
     {'max_num_seqs': 128, 'enable_prefix_caching': False, 'model': '$(ID)'}
+    >>> arguments_of("vllm serve Qwen/Qwen3-32B --max-model-len 32768 -tp 2")
+    {'max_model_len': 32768, 'tensor_parallel_size': 2}
     """
+    if isinstance(given, str):
+        given = re.sub(r"(?<=\S) (?=[^-\s])", "=", given.replace(" -tp ", " --tensor-parallel-size ")).split()[1:]
     pairs = dict(given) if isinstance(given, Mapping) else dict(_options(given if isinstance(given, list) else ()))
     named = {_ALIASES.get(name, name.replace("-", "_")): value for name, value in pairs.items()}
     return {name: _value(value) for name, value in named.items() if value not in ("", None)}
@@ -73,10 +78,16 @@ def model_of(name: str) -> str:
 def gpu_of(name: str) -> str:
     """Returns the catalogue's name of a GPU that is named in prose, by its first word; "" where it has none.
 
-    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "A100 80GB", "RTX 4090 24GB", "MI300X")]
+    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "A single NVIDIA A100 SXM GPU.", "RTX 4090 24GB", "MI300X")]
     ['h100-sxm', 'a100-sxm', 'rtx-4090', '']
     """
-    words = name.lower().replace("rtx pro 6000", "rtx-pro-6000").replace("rtx 4090", "rtx-4090").split()
+    words = (
+        name.lower()
+        .removeprefix("a single nvidia ")
+        .replace("rtx pro 6000", "rtx-pro-6000")
+        .replace("rtx 4090", "rtx-4090")
+        .split()
+    )
     variant = "pcie" if "pcie" in words else "sxm"
     for word in words[:1]:
         for known in (word, f"{word}-{variant}"):

@@ -73,14 +73,16 @@ def _whole(row: Row, about: Mapping[str, Any], name: str) -> Row:
 
 
 def _vllm_bench(report: Mapping[str, Any]) -> Row:
-    """vllm bench serve: times in ms, the answers' lengths as counted by the server. Its `inf` is no rate."""
+    """vllm bench serve: times in ms, the answers' lengths as counted by the server. A rate of `inf` is all at once."""
     rate = float(report["request_rate"])
     times = {key: _percentiles(report, key) for key in ("ttft", "tpot", "e2el")}
     even = report.get("burstiness") == float("inf")
-    num = int(report["completed"])
+    arrival = "constant" if even else "Poisson" if report.get("burstiness", 1.0) == 1.0 else "gamma"
+    arrival = arrival if rate < float("inf") else "all at once"
+    num, limit = int(report["completed"]), report.get("max_concurrency")
     return {
         "rate": rate if rate < float("inf") else None,
-        "arrival": "constant" if even else "Poisson" if report.get("burstiness", 1.0) == 1.0 else "gamma",
+        "arrival": f"{arrival}, at most {limit} in flight" if limit else arrival,
         "in_len": {"mean": report["total_input_tokens"] / num},
         "out_len": {"mean": report["total_output_tokens"] / num},
         "num_prompts": report["num_prompts"],
@@ -119,6 +121,14 @@ def _inference_perf(report: Mapping[str, Any]) -> Row:
     }
 
 
+_GUIDELLM = {
+    "poisson": "Poisson",
+    "throughput": "all at once",
+    "synchronous": "all at once, at most 1 in flight",
+    "concurrent": "all at once, at most {streams} in flight",
+}
+
+
 def _guidellm(benchmark: Mapping[str, Any]) -> Row:
     """One benchmark of a GuideLLM report: latency of a request in s, the others in ms."""
     metrics, strategy = benchmark["metrics"], benchmark["config"]["strategy"]
@@ -130,7 +140,7 @@ def _guidellm(benchmark: Mapping[str, Any]) -> Row:
 
     return {
         "rate": strategy.get("rate"),
-        "arrival": {"constant": "constant", "poisson": "Poisson"}.get(strategy["type_"], strategy["type_"]),
+        "arrival": _GUIDELLM.get(strategy["type_"], strategy["type_"]).format(**strategy),
         "in_len": {"mean": metrics["prompt_token_count"]["successful"]["mean"]},
         "out_len": {"mean": metrics["output_token_count"]["successful"]["mean"]},
         "num_prompts": metrics["request_totals"]["successful"],

@@ -1,4 +1,4 @@
-"""Reads served results: JSON lines, load generators' reports, aiconfigurator's table of closed loops."""
+"""Reads served results: JSON lines, load generators' reports, aiconfigurator's table."""
 
 import json
 import re
@@ -7,18 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from experiments.errors import STATISTICS, Measures
 from experiments.served import Served
 from experiments.served_engines import DTYPES, arguments_of, gpu_of, model_of
 from experiments.served_reports import rows_of
-from replicas.catalog import gpus
+from experiments.served_silicon import read_silicon
 from sim.errors import TraceError
 
 SERVED_SHARE = 0.95
-"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up: a closed
-loop, which an open one does not repeat. Assumption: an open run of minutes ends with less than a twentieth of it in flight."""
+"""Below this share of the offered rate the client was held up by its own limit of requests in flight, or gave up; where the
+limit is not known, that cannot be repeated. Assumption: an open run of minutes ends with less than a twentieth in flight."""
+
+RANDOM_LENGTHS, SAME_LENGTH = ((128, 4), (1000, 2000), (2000, 100), (4000, 200), (32000, 100)), 0.01
+"""Prompts and answers of gpustack's random requests, and how near their means must be; its others are ShareGPT's conversations.
+
+Source: the means in its reports."""
+
+DTYPE_IN_NAME, DTYPES_IN_NAMES = "see model/flags", {"FP8": "fp8", "AWQ": "awq"}
+"""What a result says whose dtype is the end of its model's name, and those ends."""
 
 
 def read_served(path: str | Path) -> list[Served]:
@@ -58,57 +64,11 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
         raise TraceError(f"{path}: {error.strerror}") from error
 
 
-def read_silicon(path: Path) -> list[Served]:
-    """Reads closed loops in the form of aiconfigurator's silicon_sample.csv, aggregated engines only.
-
-    Raises:
-        TraceError: no such file, or a column is missing.
-    """
-    try:
-        table = pd.read_csv(path, low_memory=False)
-        table = table[table["mode"] == "agg"]
-        return [_silicon(row) for row in table.to_dict("records")]
-    except (OSError, KeyError, ValueError) as error:
-        raise TraceError(f"{path}: is no table of served results ({type(error).__name__}: {error})") from error
-
-
-def _silicon(row: Mapping[Any, Any]) -> Served:
-    name = str(row["model_path"]).split("/")[-1]
-    model, gpu = model_of(name), str(row["system"]).replace("_", "-")
-    sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
-    quantization = DTYPES.get(str(row["gemm_quant_mode"]))
-    problems = {
-        f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
-        f"model {name} is not in the catalogue": not model,
-        f"GPU {gpu} is not in the catalogue": gpu not in gpus(),
-        f"{row['gemm_quant_mode']} weights": row["gemm_quant_mode"] not in ("fp8", "bfloat16"),
-        "pipeline parallelism": row["pp_size"] > 1,
-    }
-    version = row["backend_version"]
-    times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
-    return Served(
-        name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
-        group="silicon",
-        model=model,
-        gpu=gpu,
-        tensor_parallel_size=sizes[3],
-        quantization=quantization,
-        engine_version=str(version) if version == version else "",
-        rate_per_s=0.0,
-        num_requests=max(60, 3 * sizes[2]),
-        num_prompt_tokens=sizes[0],
-        num_output_tokens=sizes[1],
-        is_even=True,
-        shares_prompts=False,
-        arguments={"async_scheduling": True} if version != version else {},
-        real=Measures(statistics=times),
-        concurrency=sizes[2],
-        problem=next((problem for problem, is_so in problems.items() if is_so), ""),
-    )
-
-
 def _served(row: Mapping[str, Any]) -> Served:
     arguments = arguments_of(row["server_args"])
+    dtype, is_bench = str(row["dtype"]).lower(), row["dtype"] == DTYPE_IN_NAME
+    if is_bench:
+        dtype = DTYPES_IN_NAMES.get(str(row["model"]).rpartition("-")[2], "bf16")
     lengths, answers = row["in_len"] or {}, row["out_len"] or {}
     prompt = (lengths.get("measured_prompt") or {}).get("mean") or lengths.get("total") or lengths.get("mean") or 0
     output = answers.get("requested") or answers.get("p50") or answers.get("mean") or 0  # the mean is of re-encoded text
@@ -116,14 +76,20 @@ def _served(row: Mapping[str, Any]) -> Served:
     model, gpu = model_of(row["model"]), gpu_of(row["gpu"])
     words = str(row["workload"]).split(";")[0].lower().removeprefix("inference-perf shared_prefix ")
     workload = re.sub(r"[^a-z0-9+]+", "-", words).strip("-")
-    parts = (row["group"], gpu or "unknown-gpu", row["model"].split("/")[-1], f"tp{row['tp']}", workload, f"{rate:g}")
+    size = int(arguments.get("tensor_parallel_size") or row["tp"] or 1)
+    limit = re.search(r"(\d+) in flight", str(row["arrival"]))
+    if is_bench:
+        workload = f"{prompt:.0f}-{output:.0f}"
+        arguments.setdefault("max_model_len", round(prompt + output))  # a default as long as the model's may not fit ours
+    at = f"{rate:g}" if rate else "all-at-once"
+    parts = (row["group"], gpu or "unknown-gpu", row["model"].split("/")[-1], f"tp{size}", workload, at)
     return Served(
         name="/".join(parts),
         group=row["group"],
         model=model,
         gpu=gpu,
-        tensor_parallel_size=int(row["tp"] or 1),
-        quantization=DTYPES.get(str(row["dtype"]).lower()),
+        tensor_parallel_size=size,
+        quantization=DTYPES.get(dtype),
         engine_version=str(row["engine_version"] or ""),
         rate_per_s=float(rate),
         num_requests=int(row["num_prompts"] or 0),
@@ -134,11 +100,12 @@ def _served(row: Mapping[str, Any]) -> Served:
         and bool(arguments.get("enable_prefix_caching", True)),
         arguments=arguments,
         real=_measures(row),
-        problem=_problem(row, model, gpu, rate, prompt * output),
+        max_concurrency=int(limit[1]) if limit else 0,
+        problem=_problem(row, model, gpu, rate, prompt * output, dtype),
     )
 
 
-def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths: float) -> str:
+def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths: float, dtype: str) -> str:
     """Why a result is not one of an open run of a known engine; "" where it is."""
     served = row["throughput_req_s"]
     workload, quality = str(row["workload"]), str(row["quality"])
@@ -147,19 +114,28 @@ def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths:
         "vLLM's V0 engine": "v0_engine" in workload,
         "drafts, whose acceptance is not known": "eagle" in workload,
         "mixes stages of different rates": isinstance(row["rate"], list) or "mixes stages" in quality,
-        "no rate: a closed loop, or all at once": not rate,
+        "neither a rate nor all at once": not rate and "all at once" not in str(row["arrival"]),
+        "lengths are spread, and only their means are known": row["dtype"] == DTYPE_IN_NAME and not _is_fixed(row),
         "clients gave up: overload with timeouts": quality.startswith("C"),
         "closed loop: the client's limit of requests in flight held the rate down": bool(
-            served and rate and served < SERVED_SHARE * rate
+            served and rate and served < SERVED_SHARE * rate and "in flight" not in str(row["arrival"])
         ),
-        "arrivals are neither evenly spaced nor Poisson": not re.search(r"constant|Poisson(?!-like)", str(row["arrival"])),
+        "arrivals are neither evenly spaced, nor Poisson, nor all at once": not re.search(
+            r"constant|Poisson(?!-like)|all at once", str(row["arrival"])
+        ),
         f"model {row['model']} is not in the catalogue": not model,
         f"GPU {row['gpu']} is not in the catalogue": not gpu,
-        f"dtype {row['dtype']} is not known": str(row["dtype"]).lower().split("?")[0] not in DTYPES,
+        f"dtype {row['dtype']} is not known": dtype.split("?")[0] not in DTYPES,
         "lengths are not known": not lengths,
         "no latencies": not _measures(row).statistics,
     }
     return next((problem for problem, is_so in problems.items() if is_so), "")
+
+
+def _is_fixed(row: Mapping[str, Any]) -> bool:
+    """Tells whether all requests were as long as each other: random prompts of a length whose answers did not end early."""
+    prompt, output = row["in_len"]["mean"], row["out_len"]["mean"]
+    return any(abs(prompt / p - 1) < SAME_LENGTH and abs(output / o - 1) < SAME_LENGTH for p, o in RANDOM_LENGTHS)
 
 
 def _measures(row: Mapping[str, Any]) -> Measures:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,11 @@ from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 
 WARM_UP = 0.1
-"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other. In a
-closed loop it is those that fill it."""
+"""Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other.
+Where a client limits the requests in flight, or sends all at once, all are simulated and measured, as in its own figures."""
 
 MAX_REQUESTS = 2000
 """Enough: at an even rate the same steps come again and again."""
-
-MOST_RATES, SAME_RATE = 12, 0.01
-"""How often the rate of a closed loop is tried, and when it is found: when a request takes within 1 % of what it stands for."""
 
 ASYNC_SINCE = (0, 14)
 """vLLM's version from which async scheduling is on unless told otherwise. Source: vLLM 0.14.0's release notes."""
@@ -64,14 +61,15 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
     Raises:
         TraceError: the engine's arguments contradict each other or the calibration.
     """
-    num_requests = min(served.num_requests, MAX_REQUESTS)
     lengths = {"prompt": served.num_prompt_tokens, "output": served.num_output_tokens}
-    traffic: dict[str, Any] = {
-        "kind": "constant" if served.is_even else "poisson",
-        "rate_per_s": served.rate_per_s,
-        "duration_s": num_requests / served.rate_per_s,
-        "lengths": {name: {"kind": "fixed", "tokens": tokens} for name, tokens in lengths.items()},
-    }
+    traffic: dict[str, Any] = {"lengths": {name: _length(tokens, served.shortest_share) for name, tokens in lengths.items()}}
+    if served.max_concurrency:
+        traffic["max_concurrency"] = served.max_concurrency
+    if served.rate_per_s:
+        traffic |= {"kind": "constant" if served.is_even else "poisson", "rate_per_s": served.rate_per_s}
+        traffic["duration_s"] = num_simulated(served) / served.rate_per_s
+    else:
+        traffic |= {"kind": "concurrent", "limit": num_simulated(served)}
     if served.shares_prompts:
         traffic["prefixes"] = {"num": distinct_prompts, "tokens": served.num_prompt_tokens, "zipf": 0.0}
     pool = {
@@ -86,6 +84,22 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
         return Experiment.model_validate_json(json.dumps({**document, "pools": [pool]}))
     except ValueError as error:
         raise TraceError(f"{served.name}: cannot be simulated: {error}") from error
+
+
+def num_simulated(served: Served) -> int:
+    """Returns how many of its requests are simulated: all where their client holds some back, else enough of them."""
+    return served.num_requests if is_whole(served) else min(served.num_requests, MAX_REQUESTS)
+
+
+def is_whole(served: Served) -> bool:
+    """Tells whether all of its requests are simulated and measured, the first and the last included."""
+    return bool(served.max_concurrency) or not served.rate_per_s
+
+
+def _length(num_tokens: int, shortest_share: float) -> dict[str, Any]:
+    if shortest_share == 1:
+        return {"kind": "fixed", "tokens": num_tokens}
+    return {"kind": "uniform", "low": int(num_tokens * shortest_share), "high": num_tokens}
 
 
 def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
@@ -113,38 +127,17 @@ def simulate(served: Served, calibration: str, client_s: float, distinct_prompts
         distinct_prompts: how many different prompts there are, where the prefix cache is on.
         seed: of the run.
     """
-    if served.concurrency:
-        return _closed(served, calibration, client_s, distinct_prompts, seed)
-    return _open(served, calibration, client_s, distinct_prompts, seed, int(WARM_UP * min(served.num_requests, MAX_REQUESTS)))
-
-
-def _closed(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int) -> Outcome:
-    """A closed loop as an open one, evenly spaced, at the rate that has as many requests in flight on average (Little's law).
-
-    Its requests come as others end, in clumps; here they do not. That tells TPOT, and not TTFT.
-    """
-    e2e_s = served.num_output_tokens * 0.02
-    for _ in range(MOST_RATES):
-        rated = replace(served, rate_per_s=served.concurrency / e2e_s, concurrency=0)
-        outcome = _open(rated, calibration, client_s, distinct_prompts, seed, num_warm_up=served.concurrency)
-        found_s = outcome.measures.value("e2e_s", "mean")
-        if abs(found_s / e2e_s - 1) < SAME_RATE:
-            break
-        e2e_s = float(np.sqrt(e2e_s * found_s))  # half-way: a lower rate has fewer in flight, which makes them faster
-    return outcome
-
-
-def _open(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int, num_warm_up: int) -> Outcome:
     from experiments.wiring import Wiring  # here: compiled code
 
     sink = _Kept()
     wiring = Wiring(experiment_of(served, calibration, distinct_prompts, seed), sink, lambda now_s, num_ended: None)
     wiring.simulation.run()
     everything = np.concatenate(sink.rows)
-    rows: Any = everything[min(num_warm_up, len(everything) - 1) :].view(np.recarray)
+    num_warm_up = 0 if is_whole(served) else int(WARM_UP * len(everything))
+    rows: Any = everything[num_warm_up:].view(np.recarray)
     ttft_s = rows.first_token_at_s - rows.arrived_at_s + client_s
     e2e_s = rows.finished_at_s - rows.arrived_at_s + client_s
-    latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": (e2e_s - ttft_s) / max(1, served.num_output_tokens - 1)}
+    latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": (e2e_s - ttft_s) / np.maximum(1, rows.num_output_tokens - 1)}
     span_s = float(rows.finished_at_s.max() - rows.arrived_at_s.min())
     replica = wiring.plane.fleet.replicas[0]
     context = served.num_prompt_tokens + served.num_output_tokens

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments import provenance
+from experiments import provenance, served_plots
 from experiments.errors import COLUMNS, errors
 from experiments.loading import RunConfig
 from experiments.served import Served, choose
@@ -25,7 +25,9 @@ _STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def run_one(run: RunConfig, folder: Path) -> None:
-    """Simulates every served result that matches and leaves errors.parquet, the page and a manifest in `folder`.
+    """Simulates every served result that matches and leaves errors.parquet, the page, a picture and a manifest in `folder`.
+
+    The picture also has the results that the calibration was fitted to, as far as they are among the recordings.
 
     Raises:
         ConfigError: the calibration cannot be read, or is of a GPU on which no result can be simulated.
@@ -38,7 +40,8 @@ def run_one(run: RunConfig, folder: Path) -> None:
         calibration = read_any(config.calibration)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    chosen, problems = choose(read_served(config.recordings), config.include, config.exclude)
+    results = read_served(config.recordings)
+    chosen, problems = choose(results, config.include, config.exclude)
     others = [one.name for one in chosen if one.gpu != calibration.gpu.name]
     chosen = [one for one in chosen if one.gpu == calibration.gpu.name]
     if others:
@@ -49,11 +52,18 @@ def run_one(run: RunConfig, folder: Path) -> None:
             f"{'; '.join(problems)}"
         )
     client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
-    outcomes = [simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in chosen]
-    rows = [row for one, outcome in zip(chosen, outcomes, strict=True) for row in _rows(one, outcome, config.tolerance)]
+    known = calibration.fitted_to if isinstance(calibration, GpuCalibration) else []
+    fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
+    outcomes = [simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in [*chosen, *fitted]]
+    rows = [row for one, outcome in zip(chosen, outcomes, strict=False) for row in _rows(one, outcome, config.tolerance)]
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         write_rows(partial / "errors.parquet", __doc__ or "", COLUMNS, rows)
+        points = zip([*chosen, *fitted], outcomes, strict=True)
+        served_plots.draw(
+            [served_plots.Point(one.real, outcome.measures, one.name in known) for one, outcome in points],
+            partial / "plots" / "served.png",
+        )
         page = _page(run.experiment.name, config, calibration.source, rows, problems, chosen)
         (partial / "report.md").write_text("\n".join(page) + "\n", encoding="utf-8")
         counts = {"results": len(chosen), "rows": len(rows)}
@@ -63,8 +73,10 @@ def run_one(run: RunConfig, folder: Path) -> None:
 def load_band(served: Served) -> str:
     """Names how full the real engine's batch was: requests in flight, by Little's law, over max_num_seqs."""
     in_flight = served.rate_per_s * served.real.value("e2e_s", "mean")
-    if served.concurrency:
-        return f"{served.concurrency} in flight"
+    if served.max_concurrency:
+        return f"at most {served.max_concurrency} in flight"
+    if not served.rate_per_s:
+        return "all at once"
     most = served.arguments.get("max_num_seqs")
     if most is None or not np.isfinite(in_flight):
         return "load not known"
@@ -88,6 +100,7 @@ def _page(
     table = pd.DataFrame(rows)
     yield f"# {name}: simulated against served results\n"
     yield f"Step times: {config.calibration} ({source}).\n"
+    yield "![Means, simulated against served](plots/served.png)\n"
     yield "Each cell is simulated / served - 1.\n"
     columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
     columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
@@ -103,8 +116,6 @@ def _page(
         unknown = engine_options(one)[1]
         if unknown:
             yield f"! {one.name}: not simulated: {', '.join(unknown)}"
-    if any(one.concurrency for one in chosen):
-        yield "! closed loops are simulated evenly spaced: TTFT, which depends on how their requests clump, is not comparable"
     for problem, names in problems.items():
         yield f"! {len(names)} results left out: {problem}"
 

@@ -116,6 +116,7 @@ class Wiring:
             ask_python,
             classes_of(experiment),
             self.traffic.segments_of,
+            experiment.traffic.max_concurrency,
         )
         return LivePlane(*parts, sources=self.sources) if self.sources else DataPlane(*parts)
 

@@ -1,7 +1,8 @@
 """The data plane: everything between two control events, in exact event order, in one compiled loop.
 
 At equal times a step's end comes before a scrape, a scrape before an arrival, an arrival before an idle engine wakes, and
-a control event before all of them.
+a control event before all of them. A request that its client holds back until another ends arrives at that very instant, so
+after the end of that step, and after the next one is planned.
 """
 
 from typing import Any
@@ -34,11 +35,27 @@ from sim.records import (
 
 @verb
 def next_arrival_at_s(fleet: Fleet) -> float:
-    """Returns when the next loaded request arrives; inf when there is none."""
+    """Returns when the next loaded request arrives; inf when there is none, or its client has as many in flight as it may.
+
+    One that was held back arrives when the number in flight last fell.
+    """
     clock = fleet.clock[0]
-    if clock.next_arrival == clock.num_loaded:
+    if clock.next_arrival == clock.num_loaded or clock.num_in_system >= clock.max_concurrency:
         return float("inf")
-    return fleet.requests[slot_of(fleet, clock.next_arrival)].arrived_at_s
+    return max(fleet.requests[slot_of(fleet, clock.next_arrival)].arrived_at_s, clock.in_system_since_s)
+
+
+@verb
+def stamp(fleet: Fleet) -> None:
+    """Notes that the next request arrives now, and how long its client has held it back."""
+    clock = fleet.clock[0]
+    request = fleet.requests[slot_of(fleet, clock.next_arrival)]
+    held_s = clock.now_s - request.arrived_at_s
+    if held_s > 0:
+        clock.num_held += 1
+        clock.held_s += held_s
+        clock.max_held_s = max(clock.max_held_s, held_s)
+        request.arrived_at_s = clock.now_s
 
 
 @verb
@@ -136,7 +153,9 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
                 return DRAINED
         elif clock.next_scrape_at_s == now_s:
             scrape(fleet)
-        elif must_ask_python(fleet):
-            return NEEDS_ROUTE
-        elif not arrive(fleet, choose, state):
-            return BAD_ROUTE
+        else:
+            stamp(fleet)
+            if must_ask_python(fleet):
+                return NEEDS_ROUTE
+            if not arrive(fleet, choose, state):
+                return BAD_ROUTE

@@ -174,3 +174,4 @@ def count_in_system(clock: Any, change: int, now_s: float) -> None:
     clock.in_system_request_s += clock.num_in_system * (now_s - clock.in_system_since_s)
     clock.in_system_since_s = now_s
     clock.num_in_system += change
+    clock.peak_in_system = max(clock.peak_in_system, clock.num_in_system)

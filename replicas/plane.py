@@ -11,7 +11,7 @@ from replicas.gateway import count_unrouted, route_unrouted
 from replicas.integrity import recount
 from sim.compiled import Pointer, entry_point
 from sim.errors import ConfigError
-from sim.records import BAD_ROUTE, NEEDS_ROUTE, NONE, ROUTER_SIGNATURE, Fleet, RouterState
+from sim.records import BAD_ROUTE, NEEDS_ROUTE, NO_LIMIT, NONE, ROUTER_SIGNATURE, Fleet, RouterState
 from sim.window import NO_SEGMENTS, load, new_fleet, take_ended
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
@@ -30,6 +30,7 @@ class DataPlane:
         ask_python: plain Python router, asked instead of `choose` at every request.
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         segments_of: tells the token content of arrivals: rows of ARRIVAL -> their SEGMENT records, one row's after the other.
+        max_concurrency: requests that the client has in flight at most; None = no limit.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class DataPlane:
         ask_python: Callable[..., int] | None = None,
         classes: Any = None,
         segments_of: Callable[[Any], Any] = lambda arrivals: NO_SEGMENTS,
+        max_concurrency: int | None = None,
     ) -> None:
-        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s, classes)
+        in_flight = NO_LIMIT if max_concurrency is None else max_concurrency
+        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s, classes, in_flight)
         self.segments_of = segments_of
         self.fleet.engines["first_slot"] = np.cumsum([0, *num_slots[:-1]])
         self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import InvariantError
-from sim.records import FINISHED, IN_FLIGHT, NO_REASON, REJECTED, REQUEST_VIEW, STATUS_NAMES, TIMED_OUT, Fleet
+from sim.records import FINISHED, IN_FLIGHT, NO_LIMIT, NO_REASON, REJECTED, REQUEST_VIEW, STATUS_NAMES, TIMED_OUT, Fleet
 
 if TYPE_CHECKING:
     from sim.pool import Pool
@@ -108,11 +108,15 @@ def check(
     _equal(1, "requests that ended", int(audit.num_by_status.sum() - audit.num_by_status[IN_FLIGHT]), int(clock.num_ended))
     _equal(2, "times the clock ran backwards", int(clock.num_time_reversals), 0)
     where = f" (first: request {audit.first_out_of_order})" if audit.num_out_of_order else ""
+    num_held = int(clock.num_held) if clock.max_concurrency == NO_LIMIT else 0
+    _equal(2, "requests that came late though no client held them back", num_held, 0)
     _equal(3, f"requests whose instants are out of order{where}", audit.num_out_of_order, 0)
     _equal(4, "replicas whose free and held blocks are not all there", audit.num_lost_blocks, 0)
     _equal(4, "replicas whose gauges differ from a recount", audit.num_miscounts, 0)
     _at_most(5, "running requests in a step", replicas["peak_running"], engine_of["max_num_seqs"])
     _at_most(5, "tokens in a step", replicas["peak_batched_tokens"], engine_of["max_num_batched_tokens"])
+    over = max(0, int(clock.peak_in_system) - int(clock.max_concurrency))
+    _equal(5, "requests in flight beyond max_concurrency", over, 0)
     _equal(6, "idle engines with a queue", int(replicas["num_idle_with_work"].sum()), 0)
     _equal(7, "finished requests with fewer tokens than asked", audit.num_short_answers, 0)
     _equal(7, "tokens delivered", int(replicas["num_delivered_tokens"].sum()), audit.num_tokens)
@@ -130,7 +134,7 @@ def check(
 
 
 NAMES = (
-    "1 conservation", "2 time", "3 order of instants", "4 KV blocks", "5 step limits", "6 no idle step with work",
+    "1 conservation", "2 time", "3 order of instants", "4 KV blocks", "5 limits", "6 no idle step with work",
     "7 tokens", "8 gaps", "9 Little's law", "10 no future seen", "11 billed once", "12 nothing hangs",
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from sim.bundle import Bundle, BundleType
 
 NONE = -1
 NEVER = np.nan
+NO_LIMIT = np.iinfo(np.int64).max
 
 # Where a request is in its life (REQUEST.phase).
 EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = range(8)
@@ -297,6 +298,7 @@ ENGINE = np.dtype(
         ("grammar_cpu_s_per_request", "f8"),
         ("serial_share", "f8"),  # of the shorter of arithmetic and memory, which the longer does not hide: 0 to 1
         ("gpu_s_per_request", "f8"),
+        ("mixed_s", "f8"),  # more for a step in which a request has several new tokens
         ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
         ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
         ("fitted_tokens", "f8"),
@@ -327,7 +329,12 @@ CLOCK = np.dtype(
         ("num_cut_answers", "i8"),  # at max_tokens or max_model_len
         ("num_ended", "i8"),  # requests that left the system, however
         ("num_in_system", "i8"),
-        ("in_system_since_s", "f8"),
+        ("in_system_since_s", "f8"),  # when that number last changed
+        ("peak_in_system", "i8"),
+        ("max_concurrency", "i8"),  # requests that the client has in flight at most; NO_LIMIT = an open loop
+        ("num_held", "i8"),  # requests that it sent later than they were there, because so many were in flight
+        ("held_s", "f8"),  # in all
+        ("max_held_s", "f8"),
         ("in_system_request_s", "f8"),  # integral of num_in_system over time, for Little's law
         ("num_time_reversals", "i8"),  # invariant 2; stays 0
         ("num_events", "i8"),

@@ -91,7 +91,7 @@ class Simulation:
             self.env.run(self.env.process(self.dispatch()))
         except EngineError as error:
             self.failure, self.is_cut_short = str(error), True
-            self.plane.fleet.clock[0].num_loaded = self.plane.fleet.clock[0].next_arrival  # those to come never arrived
+            self.drop_unsent()
         self.close_books()
         return float(self.env.now)
 
@@ -99,7 +99,7 @@ class Simulation:
         """The main loop: lets the data plane run up to the next control event, and serves what it comes back for."""
         yield self.env.timeout(0)  # the fleet that the day starts with comes first
         while True:
-            until_s = min(self.env.peek(), self.traffic_ends_at_s + self.horizon.max_drain_s)
+            until_s = min(self.env.peek(), self.gives_up_at_s())
             reason = self.plane.run_until(until_s)
             clock = self.plane.fleet.clock[0]
             if clock.now_s > self.env.now:
@@ -113,11 +113,27 @@ class Simulation:
             elif reason == ENDED:
                 yield self.env.timeout(max(0.0, self.traffic_ends_at_s - self.env.now))
                 return
-            elif self.env.now >= self.traffic_ends_at_s + self.horizon.max_drain_s:
+            elif self.env.now >= self.gives_up_at_s():
                 self.is_cut_short = True
                 return
             else:
                 yield self.env.timeout(0)  # the control event at this very time goes first
+
+    def gives_up_at_s(self) -> float:
+        """Returns when requests that are still in flight stay so; as long as a client holds some back, the traffic goes on."""
+        ends_at_s = self.traffic_ends_at_s
+        if self.holds_back():
+            ends_at_s = max(ends_at_s, float(self.plane.fleet.clock[0].in_system_since_s))
+        return ends_at_s + self.horizon.max_drain_s
+
+    def holds_back(self) -> bool:
+        """Tells whether the client has more to send than it may have in flight."""
+        clock = self.plane.fleet.clock[0]
+        return bool(clock.next_arrival < clock.num_loaded and clock.num_in_system >= clock.max_concurrency)
+
+    def drop_unsent(self) -> None:
+        """Forgets the requests that have not arrived: they never do."""
+        self.plane.fleet.clock[0].num_loaded = self.plane.fleet.clock[0].next_arrival
 
     def move_window(self) -> None:
         """Writes the requests that have ended and lets the next ones in."""
@@ -128,8 +144,9 @@ class Simulation:
         self.plane.load(arrivals)
         if len(arrivals):
             self.last_arrival_at_s = float(arrivals[-1]["arrived_at_s"])
-        elif self.horizon.ends_with_last_arrival:
-            self.traffic_ends_at_s = self.last_arrival_at_s
+        else:
+            planned_s = self.last_arrival_at_s if self.horizon.ends_with_last_arrival else self.traffic_ends_at_s
+            self.traffic_ends_at_s = max(planned_s, float(self.env.now))  # later than planned: a client held requests back
 
     def tell_drained(self, slot: int) -> None:
         """Tells the pools that a draining engine has served its last request."""
@@ -150,6 +167,8 @@ class Simulation:
 
     def close_books(self) -> None:
         """Ends the run: the last interval, the machines still held, the requests still in flight, and the audit."""
+        if self.holds_back():
+            self.drop_unsent()
         if self.env.now > self.interval_started_at_s:
             self.write_interval()
         for pool in self.pools:

@@ -27,6 +27,7 @@ from sim.records import (
     LOAD,
     LORE,
     NEVER,
+    NO_LIMIT,
     NONE,
     REPLICA,
     REQUEST,
@@ -42,7 +43,14 @@ _MAP_NORESERVE = 0x4000  # Linux on x86 and ARM; Python 3.11 has no name for it
 NO_SEGMENTS = np.zeros(0, SEGMENT)
 
 
-def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s: float = 0.0, classes: Any = None) -> Fleet:
+def new_fleet(
+    engines: Any,
+    num_slots: int,
+    num_itl_bins: int,
+    scrape_interval_s: float = 0.0,
+    classes: Any = None,
+    max_concurrency: int = NO_LIMIT,
+) -> Fleet:
     """Returns a fleet of `num_slots` empty, closed replicas and no requests.
 
     Args:
@@ -51,6 +59,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         num_itl_bins: length of the histogram of gaps between tokens.
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
+        max_concurrency: requests that the client has in flight at most.
     """
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
@@ -64,6 +73,7 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
     most_in_flight = int((engines["num_stages"] + engines["async_scheduling"]).max())
     clock = records(CLOCK, 1)
     clock.chosen = clock.drained = clock["unrouted"]["head"] = clock["unrouted"]["tail"] = NONE
+    clock.max_concurrency = max_concurrency
     clock.scrape_interval_s = scrape_interval_s
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
     replicas = records(REPLICA, num_slots)

@@ -135,6 +135,7 @@ def run(
     checked: bool = True,
     classes: Any = None,
     segments: Sequence[Sequence[tuple[int, int]]] = (),
+    max_concurrency: int | None = None,
     source: EngineSource | None = None,
     watches: Sequence[Watch] = (),
 ) -> Ran:
@@ -145,6 +146,7 @@ def run(
         engines: (1,) ENGINE.
         classes: (num_classes,) CLASS; None = one that asks for nothing special.
         segments: each request's content, as (content, num_tokens); () = no request shares a token with another.
+        max_concurrency: requests that the client has in flight at most.
         source: of live engines; None = the replicas are simulated.
         watches: are shown each step of the live replicas.
     """
@@ -158,7 +160,8 @@ def run(
     if not isinstance(router, str) and not routers.is_compiled(router):
         choose, ask_python = routers.KINDS["random"].choose, router
     ask = (choose, state, ask_python)
-    parts = (engines, [max_replicas * num_ranks], NUM_ITL_BINS, scrape_interval_s, *ask, classes, contents.segments_of)
+    loads = (engines, [max_replicas * num_ranks], NUM_ITL_BINS, scrape_interval_s)
+    parts = (*loads, *ask, classes, contents.segments_of, max_concurrency)
     plane = DataPlane(*parts) if source is None else LivePlane(*parts, sources={0: source})
     spec = PoolSpec(
         name="main",

@@ -1,6 +1,7 @@
 """Traffic: who arrives when, with how many prompt and output tokens, and which of them are shared."""
 
 from traces.azure import Azure
+from traces.concurrent import Concurrent
 from traces.constant import Constant
 from traces.diurnal import Diurnal
 from traces.gamma import Gamma
@@ -14,6 +15,7 @@ KINDS: dict[str, type[Traffic]] = {
     "poisson": Poisson,
     "gamma": Gamma,
     "constant": Constant,
+    "concurrent": Concurrent,
     "azure": Azure,
     "mooncake": Mooncake,
     "table": Table,

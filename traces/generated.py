@@ -4,47 +4,29 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sim.randomness import stream
 from sim.records import ARRIVAL
+from traces.drawn import Drawn
 from traces.gaps import UnitRenewal
-from traces.lengths import Lengths, Mix, RequestClass
-from traces.prefixes import PrefixChoice, Prefixes
 from traces.rates import Rate
 from traces.rescaling import Rescaling
 from traces.segments import Segments
-from traces.traffic import Arrivals, Traffic
+from traces.traffic import Arrivals
 
 
-class Generated(Traffic):
+class Generated(Drawn):
     """A unit-rate renewal process pulled back through the expected count of a rate; each kind names both.
 
-    Exact for any rate: no bins, no thinning, no drift. Sub-streams of the seed: arrivals, classes, prompt_lengths,
-    output_lengths; noise where a kind has it; prefixes and prefix_lengths where they are asked for.
+    Exact for any rate: no bins, no thinning, no drift. Sub-streams of the seed, besides those of the requests: arrivals; noise
+    where a kind has it.
     """
 
     duration_s: float = Field(gt=0, description="Traffic stops after this long, in seconds.")
     rate_scale: float = Field(default=1.0, gt=0, description="Multiplies every rate.")
-    lengths: Lengths | None = Field(default=None, description="Prompt and output lengths; or give `classes`.")
-    classes: tuple[RequestClass, ...] = Field(
-        default=(), strict=False, description="Classes of requests with a share and lengths each, instead of `lengths`."
-    )
-    prefixes: Prefixes | None = Field(
-        default=None, description="What prompts begin with and share, such as system prompts; null: no token is shared."
-    )
-
-    @model_validator(mode="after")
-    def _has_lengths(self) -> Self:
-        if (self.lengths is None) == (not self.classes):
-            raise ValueError("give either `lengths` or `classes`")
-        names = [one.name for one in self.classes]
-        if len(set(names)) < len(names):
-            raise ValueError(f"classes share a name; given: {', '.join(names)}")
-        return self
 
     @abstractmethod
     def rate(self, seed: int | None) -> Rate:
@@ -58,8 +40,7 @@ class Generated(Traffic):
         """Yields the arrivals of this seed in chunks."""
         rescaling = Rescaling(self.rate(seed), self.duration_s)
         renewal = UnitRenewal(self.gap_cv(), stream(seed, "arrivals"))
-        mix = Mix(self._mixed, seed)
-        choice = None if self.prefixes is None else PrefixChoice(self.prefixes, seed)
+        draw = self.drawing(seed, segments)
         latest_s = 0.0
         while True:
             room = chunk_rows if self.limit is None else min(chunk_rows, self.limit - counts["read"])
@@ -70,9 +51,7 @@ class Generated(Traffic):
             at_s = np.maximum.accumulate(np.concatenate([[latest_s], rescaling.instants(ticks[:num_rows])]))
             latest_s = float(at_s[-1])
             rows["arrived_at_s"] = at_s[1:]
-            mix.fill(rows)
-            if choice is not None:
-                choice.fill(rows, segments)
+            draw(rows)
             counts["read"] += num_rows
             yield rows
             if num_rows < room or counts["read"] == self.limit:
@@ -94,35 +73,6 @@ class Generated(Traffic):
         return self.rate(None)
 
     @property
-    def _mixed(self) -> tuple[RequestClass, ...]:
-        if self.lengths is not None:
-            return (RequestClass(name="default", share=1.0, lengths=self.lengths),)
-        return self.classes
-
-    @property
-    def shares_tokens(self) -> bool:
-        """Whether some prompts begin alike."""
-        return self.prefixes is not None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the request classes; a row's `class_id` is an index into it."""
-        return tuple(one.name for one in self._mixed)
-
-    @property
     def ends_at_s(self) -> float:
         """The instant after which nothing arrives; `limit` can end it earlier."""
         return self.duration_s
-
-    @property
-    def mean_prompt_tokens(self) -> float:
-        """Expected prompt tokens of a request, caps included."""
-        return self._mean([one.lengths.prompt.expected_tokens for one in self._mixed])
-
-    @property
-    def mean_output_tokens(self) -> float:
-        """Expected output tokens of a request, caps included."""
-        return self._mean([one.lengths.output.expected_tokens for one in self._mixed])
-
-    def _mean(self, of_classes: list[float]) -> float:
-        return float(np.average(of_classes, weights=[one.share for one in self._mixed]))

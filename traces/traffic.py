@@ -58,10 +58,18 @@ class TrafficStream:
 class Traffic(Params):
     """Who arrives when, with how many prompt and output tokens; a new kind fills in the abstract members.
 
-    Times count from 0. The same seed gives the same arrivals in any process, whatever the size of the chunks.
+    Times count from 0. The same seed gives the same arrivals in any process, whatever the size of the chunks. Arrivals are when
+    requests are there to be sent; how long `max_concurrency` holds them back is known only while the fleet runs.
     """
 
     limit: int | None = Field(default=None, ge=1, description="Stop after this many requests; null takes all.")
+    max_concurrency: int | None = Field(
+        default=None,
+        ge=1,
+        description="Requests that the client has in flight at most, as load generators limit them: one that is due while so "
+        "many are is held back, and sent when one ends, those held longest first. It arrives when it is sent, and its TTFT "
+        "counts from there. null = no limit.",
+    )
 
     @abstractmethod
     def arrivals(self, seed: int, counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
@@ -136,6 +144,14 @@ class Traffic(Params):
         num_requests = round(rate_per_s * self.ends_at_s)
         limit = "" if self.limit is None else f", cut after {self.limit:,}"
         return (
-            f"{num_requests:,} requests expected over {self.ends_at_s:,.6g} s ({rate_per_s:.4g} requests/s){limit}, of "
-            f"{self.mean_prompt_tokens:,.0f} prompt and {self.mean_output_tokens:,.0f} output tokens on average"
+            f"{num_requests:,} requests expected over {self.ends_at_s:,.6g} s ({rate_per_s:.4g} requests/s){limit}"
+            f"{self._in_flight}, of {self._size}"
         )
+
+    @property
+    def _in_flight(self) -> str:
+        return "" if self.max_concurrency is None else f", at most {self.max_concurrency:,} in flight"
+
+    @property
+    def _size(self) -> str:
+        return f"{self.mean_prompt_tokens:,.0f} prompt and {self.mean_output_tokens:,.0f} output tokens on average"

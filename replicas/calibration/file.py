@@ -22,7 +22,7 @@ class DeviceTime(Params):
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
     max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, and where some request has more than one new
-    token s_per_mixed_kv_token * sum of (c + n).
+    token mixed_s + s_per_mixed_kv_token * sum of (c + n).
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
@@ -32,6 +32,11 @@ class DeviceTime(Params):
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of A and M that the longer does not hide.")
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
     s_per_request: float = Field(ge=0, description="For each request in the step.")
+    mixed_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="More for a step with prompt tokens, which no CUDA graph holds as a whole. Fitted to served results only.",
+    )
     s_per_mixed_kv_token: float = Field(
         default=0.0,
         ge=0,
@@ -171,6 +176,7 @@ class Calibration(Params):
             "overhead_s": device.fixed_s * scale,
             "serial_share": device.serial_share,
             "gpu_s_per_request": device.s_per_request * scale,
+            "mixed_s": device.mixed_s * scale,
             "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,

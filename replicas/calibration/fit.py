@@ -80,7 +80,8 @@ def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Floats:
 def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0) -> Floats:
     """Returns (n,) the device's seconds of each step, to be compared with `device_s`."""
     seconds = device_s(features_of(steps, max_graph_tokens), [getattr(device_time, name) for name in NAMES])
-    return seconds + device_time.s_per_mixed_kv_token * mixed_kv_tokens(steps)
+    mixed = mixed_kv_tokens(steps)
+    return seconds + device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
 
 
 def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:

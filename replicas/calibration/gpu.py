@@ -19,8 +19,19 @@ class Efficiencies(Params):
     flops_efficiency: float = Field(gt=0, le=1, description="Share of the peak arithmetic that is reached.")
     bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which weights are read.")
     kv_bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which KV is read.")
-    link_latency_s: float = Field(default=0.0, ge=0, description="One message between GPUs; two rings of them in each layer.")
+    link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the links' peak that all-reduces reach.")
+    link_latency_s: float = Field(
+        default=0.0, ge=0, description="One message between GPUs, where all-reduces are rings of 2 (n - 1) messages (NCCL)."
+    )
+    all_reduce_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer.",
+    )
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
+    mixed_s: float = Field(
+        default=0.0, ge=0, description="More in a step with prompt tokens, which no CUDA graph holds as a whole."
+    )
     s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
     client_s: float = Field(
@@ -54,7 +65,11 @@ class GpuCalibration(Params):
     def of(self, model: Model, dtype: str, tensor_parallel_size: int, kv_element_bytes: float = BF16_BYTES) -> Calibration:
         """Returns the step time of `model` on `tensor_parallel_size` of these GPUs, in the dtype of its weights.
 
-        Source: DESIGN section 4, each peak times its efficiency.
+        Attention computes in fp8 where its cache is fp8, whatever the weights are.
+
+        Source: DESIGN section 4, each peak times its efficiency. There an all-reduce is a ring of messages; vLLM's own kernel,
+        which it prefers between GPUs with NVLink, takes 4 to 6 us up to 16 KiB whether they are two or eight
+        (aiconfigurator's custom_allreduce_perf).
         """
         return Calibration(
             engine=self.engine,
@@ -71,21 +86,26 @@ class GpuCalibration(Params):
 
     def _device_time(self, model: Model, dtype: str, n: int, kv_element_bytes: float) -> DeviceTime:
         reached, bytes_per_weight = self.efficiencies, 1.0 if dtype == "fp8" else BF16_BYTES
-        peak = self.gpu.fp8_flops_per_s if dtype == "fp8" and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s
-        flops_per_s = n * peak * reached.flops_efficiency
+        flops_per_s = n * self._peak(dtype == "fp8") * reached.flops_efficiency
+        attended_per_s = n * self._peak(kv_element_bytes == 1) * reached.flops_efficiency
         weights_per_s = self.gpu.bytes_per_s * reached.bandwidth_efficiency
         kv_per_s = self.gpu.bytes_per_s * reached.kv_bandwidth_efficiency
-        messages = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer
-        message_s = model.hidden * BF16_BYTES / n / self.gpu.link_bytes_per_s  # per token
+        num_all_reduces = 2 * model.layers if n > 1 else 0
+        sent_bytes = 2 * (n - 1) / n * model.hidden * BF16_BYTES  # of a token, from each GPU
         return DeviceTime(
-            s_per_token=2.0 * model.num_active_params / flops_per_s + messages * message_s,
-            s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / flops_per_s,
+            s_per_token=2.0 * model.num_active_params / flops_per_s
+            + num_all_reduces * sent_bytes / (self.gpu.link_bytes_per_s * reached.link_efficiency),
+            s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / attended_per_s,
             weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
             s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s,
             serial_share=reached.serial_share,
-            fixed_s=reached.fixed_s + messages * reached.link_latency_s,
+            fixed_s=reached.fixed_s + num_all_reduces * (reached.all_reduce_s + 2 * (n - 1) * reached.link_latency_s),
             s_per_request=reached.s_per_request,
+            mixed_s=reached.mixed_s,
         )
+
+    def _peak(self, is_fp8: bool) -> float:
+        return self.gpu.fp8_flops_per_s if is_fp8 and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s
 
 
 _HIDDEN = CpuTime(**dict.fromkeys(("schedule", "update", "front_end"), CpuPart(s=0.0, s_per_request=0.0)))

@@ -101,15 +101,22 @@ class LivePlane(DataPlane):
         return [slot for slot in self.live if self.fleet.next_end_at_s[slot] < np.inf]
 
     def next_arrival_s(self) -> float:
-        """Returns when the next loaded request arrives; inf if there is none."""
+        """Returns when the next loaded request arrives; inf if there is none, or its client has as many in flight as it may.
+
+        As `replicas.data_plane.next_arrival_at_s`.
+        """
         fleet, clock = self.fleet, self.fleet.clock[0]
-        if clock.next_arrival == clock.num_loaded:
+        if clock.next_arrival == clock.num_loaded or clock.num_in_system >= clock.max_concurrency:
             return np.inf
-        return float(fleet.requests[int(clock.next_arrival) & (fleet.requests.size - 1)].arrived_at_s)
+        request = fleet.requests[int(clock.next_arrival) & (fleet.requests.size - 1)]
+        return max(float(request.arrived_at_s), float(clock.in_system_since_s))
 
     def _after_next_arrival_s(self) -> float:
-        is_idle = any(not self.fleet.replicas[slot].num_in_flight for slot in self.live)
-        return float(np.nextafter(self.next_arrival_s(), np.inf)) if is_idle else np.inf
+        """Returns the instant after the next arrival, or after the next step's end, which may free a held request."""
+        if all(self.fleet.replicas[slot].num_in_flight for slot in self.live):
+            return np.inf
+        is_held = self.fleet.clock[0].num_in_system >= self.fleet.clock[0].max_concurrency
+        return float(np.nextafter(self.fleet.next_end_at_s.min() if is_held else self.next_arrival_s(), np.inf))
 
     def open(self, slot: int, machine: int, now_s: float) -> None:
         """Makes a replica ready, a live one with an engine of its own."""

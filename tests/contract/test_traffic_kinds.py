@@ -24,11 +24,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "poisson": {"rate_per_s": 2.0, "duration_s": 3600.0},
     "gamma": {"rate_per_s": 2.0, "cv": 2.0, "duration_s": 3600.0, "prefixes": {"num": 9, "tokens": 700, "share": 0.6}},
     "constant": {"rate_per_s": 2.0, "duration_s": 3600.0},
+    "concurrent": {"limit": 2000, "max_concurrency": 64, "prefixes": {"num": 9, "tokens": 700, "share": 0.6}},
     "azure": {"rate_scale": 1.5},
     "mooncake": {"rate_scale": 2.5, "trace_block_tokens": 32},
     "table": {"rate_scale": 1.7, "time_unit": "iso8601", "time_scale": 2.0},
 }
-WITH_CONTENT = ("gamma", "mooncake", "table")
+WITH_CONTENT = ("gamma", "concurrent", "mooncake", "table")
 COLUMNS = {
     "arrived_at": "TIMESTAMP",
     "num_prompt_tokens": "ContextTokens",
@@ -147,7 +148,8 @@ def test_pickled_copy_gives_the_same_traffic(traffic: Traffic) -> None:
 
 def test_known_rate_and_means_are_those_of_the_arrivals(traffic: Traffic) -> None:
     rows = arrivals(traffic, seed=5)
-    expected = traffic.mean_rate_per_s(0.0, traffic.ends_at_s) * traffic.ends_at_s
+    ends_at_s = traffic.ends_at_s or 1.0  # all at once
+    expected = traffic.mean_rate_per_s(0.0, ends_at_s) * ends_at_s
     assert len(rows) == pytest.approx(expected, rel=0.25)  # gamma gaps and noise vary; exact tests are in theory/
     for name, mean in (
         ("num_prompt_tokens", traffic.mean_prompt_tokens),
@@ -157,7 +159,7 @@ def test_known_rate_and_means_are_those_of_the_arrivals(traffic: Traffic) -> Non
 
 
 def test_known_rate_adds_up_over_windows(traffic: Traffic) -> None:
-    half = traffic.ends_at_s / 2
+    half = (traffic.ends_at_s or 1.0) / 2  # all at once
     parts = traffic.mean_rate_per_s(0, half) + traffic.mean_rate_per_s(half, 2 * half)
     assert parts / 2 == pytest.approx(traffic.mean_rate_per_s(0, 2 * half))
 

@@ -37,6 +37,28 @@ def test_a_late_arrival_waits_for_the_running_step() -> None:
     assert ran.requests.finished_at_s.tolist() == pytest.approx([2.0, 2.0])
 
 
+def test_a_client_sends_the_next_request_when_one_ends() -> None:
+    """Two at a time, all there at 0, steps of a second. The third is sent at 1 when the first ends, after the step from 1 on is
+    planned, so it is in the step from 2 on; at 3 the second and the third end together, and the others are sent.
+    """
+    rows = [(0.0, 10, 1), (0.0, 10, 3), (0.0, 10, 1), (0.0, 10, 1), (0.0, 10, 2)]
+    ran = run(arrivals(rows), engine(overhead_s=1.0), max_concurrency=2)
+    assert ran.requests.arrived_at_s.tolist() == [0.0, 0.0, 1.0, 3.0, 3.0]
+    assert ran.requests.scheduled_at_s.tolist() == [0.0, 0.0, 2.0, 3.0, 3.0]
+    assert ran.requests.finished_at_s.tolist() == [1.0, 3.0, 3.0, 4.0, 5.0]
+    clock = ran.plane.fleet.clock[0]
+    assert (clock.num_held, clock.held_s, clock.max_held_s, clock.peak_in_system) == (3, 7.0, 3.0, 2)
+
+
+def test_a_client_with_room_sends_at_the_stamps() -> None:
+    """One that is refused at the door makes room at once; one that comes later is not held."""
+    tight = engine(block_size=16, num_usable_blocks=63, max_model_len=1024, overhead_s=1.0)
+    ran = run(arrivals([(0.0, 2000, 1), (0.0, 10, 1), (5.5, 10, 1)]), tight, max_concurrency=1)
+    assert ran.requests.arrived_at_s.tolist() == [0.0, 0.0, 5.5]
+    assert ran.requests.finished_at_s.tolist() == [0.0, 1.0, 6.5]
+    assert ran.plane.fleet.clock[0].num_held == 0
+
+
 def test_async_scheduling_sees_an_arrival_one_step_late() -> None:
     """Step 1 is planned when step 0 starts, before the arrival at 0.5; so the arrival is in step 2, planned at 1."""
     ran = run(arrivals([(0.0, 10, 3), (0.5, 10, 1)]), engine(overhead_s=1.0, async_scheduling=1))

@@ -4,6 +4,7 @@
 through simulated time.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -53,14 +54,18 @@ def told(step: Step, scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
-def by_time(settings: Settings, arriving: Sequence[tuple[float, Request]], pipeline: "Pipeline") -> float:
+def by_time(
+    settings: Settings, arriving: Sequence[tuple[float, Request]], pipeline: "Pipeline", max_concurrency: float = math.inf
+) -> float:
     """Serves requests that arrive at their times (s); their tokens' times are in the requests. Returns the busy seconds.
 
     A step's end comes before an arrival at the same instant; an idle engine takes all that arrive at one instant together.
     A grammar that is ready at an instant counts for what is planned then. 18: as long as there is room, one step after the
-    other is planned, in the state of that instant; a plan without work takes a place as well, behind what is in flight.
+    other is planned, in the state of that instant; a plan without work takes a place as well, behind what is in flight. While
+    `max_concurrency` requests are in flight the client holds the next one back; it comes when one ends, behind the plan that is
+    made at that instant.
     """
-    scheduler, coming = Scheduler(settings), list(arriving)
+    scheduler, coming = Scheduler(settings), Client(arriving, max_concurrency)
     now_s = 0.0
     in_flight: list[tuple[Step, float]] = []  # and when it ends
     while True:
@@ -79,19 +84,19 @@ def by_time(settings: Settings, arriving: Sequence[tuple[float, Request]], pipel
                 break
         if in_flight:
             step, ends_at_s = in_flight.pop(0)
-            while coming and coming[0][0] < ends_at_s:
-                scheduler.add(coming.pop(0)[1])
+            while coming.next_at_s() < ends_at_s:
+                scheduler.add(coming.send())
             now_s = ends_at_s
-            scheduler.deliver(step, now_s)
+            coming.take(scheduler.deliver(step, now_s), now_s)
         else:
             scheduler.num_plans = 0
             grammars_s = [r.grammar_ready_at for r in scheduler.waiting if r.grammar_ready_at > now_s]
-            next_s = min([at_s for at_s, _ in coming[:1]] + grammars_s, default=None)
-            if next_s is None:
+            now_s = min([coming.next_at_s(), *grammars_s])
+            if now_s == math.inf:
                 break
-            now_s = next_s
-            while coming and coming[0][0] == now_s:
-                scheduler.add(coming.pop(0)[1])
+            while coming.next_at_s() == now_s:
+                scheduler.add(coming.send())
+    assert not coming.requests
     assert not scheduler.waiting
     assert not scheduler.running
     return pipeline.busy_s
@@ -133,3 +138,25 @@ class Pipeline:
             if row.has_output:
                 row.request.token_due_at_s = at_s
         return at_s
+
+
+class Client:
+    """Sends requests one after the other: each when it is there and fewer than `max_concurrency` are in flight."""
+
+    def __init__(self, arriving: Sequence[tuple[float, Request]], max_concurrency: float) -> None:
+        self.requests, self.max_concurrency = list(arriving), max_concurrency
+        self.num_in_flight, self.last_end_s = 0, 0.0
+
+    def next_at_s(self) -> float:
+        is_held = not self.requests or self.num_in_flight >= self.max_concurrency
+        return math.inf if is_held else max(self.requests[0][0], self.last_end_s)
+
+    def send(self) -> Request:
+        at_s, (_, request) = self.next_at_s(), self.requests.pop(0)
+        self.num_in_flight += 1
+        request.sent_at_s = at_s
+        return request
+
+    def take(self, finished: Sequence[str], now_s: float) -> None:
+        self.num_in_flight -= len(finished)
+        self.last_end_s = now_s if finished else self.last_end_s

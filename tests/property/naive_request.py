@@ -75,6 +75,7 @@ class Request:
     num_preemptions: int = 0
     is_finished: bool = False
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
+    sent_at_s: float | None = None
     scheduled_at_s: float | None = None
     token_at_s: list[float] = field(default_factory=list)
 

@@ -245,6 +245,7 @@ class Case:
     warm_start: bool = True
     timeline_interval_s: float = 60.0
     chunk: int = 1000
+    max_concurrency: int | None = None
 
     def run(self, **changes: Any) -> Ran:
         """Runs it, with `changes` to its fields, and checks the invariants."""
@@ -265,6 +266,7 @@ class Case:
             warm_start=case.warm_start,
             timeline_interval_s=case.timeline_interval_s,
             chunk=case.chunk,
+            max_concurrency=case.max_concurrency,
         )
 
     def is_servable(self, num_prompt_tokens: int, num_output_tokens: int) -> bool:
@@ -320,6 +322,7 @@ def steady_fleets(draw: st.DrawFn) -> Case:
         router=draw(st.sampled_from(sorted(routers.KINDS))),
         max_replicas=num_replicas,
         scrape_interval_s=draw(st.sampled_from([0.0, 0.5, 0.7])),
+        max_concurrency=draw(st.sampled_from([None, None, 1, 3, 8])),
     )
 
 

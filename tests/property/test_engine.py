@@ -3,6 +3,7 @@
 Every run checks the twelve invariants itself (`tests.fleets.run`).
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +43,7 @@ def test_everything_ends_and_tokens_are_conserved(case: Case) -> None:
     """
     ran = case.run()
     requests = ran.requests
-    assert requests.arrived_at_s.tolist() == [at_s for at_s, _, _ in case.rows]
+    assert requests.arrived_at_s.tolist() == sent_at_s(case, requests)
     for request, (_, num_prompt_tokens, num_output_tokens) in zip(requests, case.rows, strict=True):
         if not case.is_servable(num_prompt_tokens, num_output_tokens):
             assert request.status == REJECTED
@@ -62,6 +63,20 @@ def test_everything_ends_and_tokens_are_conserved(case: Case) -> None:
     assert (fleet.seen.num_inflight == 0).all()
     assert sum(machine.num_evicted for machine in machines) >= np.count_nonzero(requests.status == FAILED)
     assert_machines_serve_only_while_they_are_there(ran)
+
+
+def sent_at_s(case: Case, requests: Any) -> list[float]:
+    """When a client sends each request, if those before it end when they do: in order, each as soon as it is there and fewer
+    than `max_concurrency` of those before it are in flight."""
+    in_flight: list[float] = []  # a heap of their ends
+    sent: list[float] = []
+    for (at_s, _, _), ends_at_s in zip(case.rows, requests.finished_at_s.tolist(), strict=True):
+        earliest_s = max([at_s, *sent[-1:]])
+        while case.max_concurrency is not None and len(in_flight) >= case.max_concurrency:
+            earliest_s = max(earliest_s, heapq.heappop(in_flight))
+        sent.append(earliest_s)
+        heapq.heappush(in_flight, ends_at_s)
+    return sent
 
 
 def assert_machines_serve_only_while_they_are_there(ran: Ran) -> None:
@@ -85,10 +100,12 @@ def test_a_slower_clock_changes_nothing_but_the_clock(case: Case, k: float) -> N
 def test_m15_each_replica_of_a_fleet_is_a_single_engine(case: Case) -> None:
     """What a replica was sent, sent to an engine alone, comes out at the same instants, bit by bit."""
     fleet = case.run()
+    sent = [(at_s, *row[1:]) for at_s, row in zip(fleet.requests.arrived_at_s.tolist(), case.rows, strict=True)]
+    one = replace(case, decisions=[1], max_replicas=1, router="round_robin", max_concurrency=None)
     for machine in range(case.max_replicas):
         mine = np.flatnonzero(fleet.requests.machine == machine)
         if len(mine):
-            alone = case.run(rows=[case.rows[i] for i in mine], decisions=[1], max_replicas=1, router="round_robin")
+            alone = one.run(rows=[sent[i] for i in mine])
             part = fleet._replace(requests=fleet.requests[mine])
             part.requests["machine"] = 0
             assert_same(part, alone)

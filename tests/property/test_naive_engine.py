@@ -6,6 +6,7 @@ The naive engine is our oracle as long as vLLM itself is not driven; it is held 
 import itertools
 import math
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,17 @@ def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) ->
     assert_same_instants(run(arrivals(rows), engine(**fields)), requests, busy_s)
 
 
+@given(workloads(), st.integers(1, 10))
+@settings(max_examples=100, deadline=None)
+def test_m15_with_a_client_that_holds_requests_back(work: Workload, max_concurrency: int) -> None:
+    """All instants, those of sending included, when so many requests are in flight at most.
+
+    Grammars are left out: the naive engine is told beforehand when they are compiled, which is after the first is sent.
+    """
+    work = replace(work, classes=[(*kind[:3], 0.0) for kind in work.classes])
+    assert_same_run(work, max_concurrency)
+
+
 @given(workloads())
 @settings(max_examples=100, deadline=None)
 def test_m15_with_all_options_too(work: Workload) -> None:
@@ -116,15 +128,15 @@ def test_m15_with_answers_longer_than_the_calendar_of_last_tokens(async_scheduli
     assert ran.requests.num_preemptions.sum() >= 5
 
 
-def assert_same_run(work: Workload) -> Ran:
+def assert_same_run(work: Workload, max_concurrency: int | None = None) -> Ran:
     """Runs a workload here and on the naive engine, compares all they tell, and returns ours."""
     requests = [as_naive(work, i) for i in range(len(work.rows))]
     arriving = [(row[0], request) for row, request in zip(work.rows, requests, strict=True)]
     record = engine(**work.engine)[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(naive, "Scheduler", Counting)
-        busy_s = naive.by_time(settings_of(record), arriving, timed_by(record))
-    ran = work.run()
+        busy_s = naive.by_time(settings_of(record), arriving, timed_by(record), max_concurrency or math.inf)
+    ran = work.run(max_concurrency=max_concurrency)
     assert_same_instants(ran, requests, busy_s)
     return ran
 
@@ -168,6 +180,7 @@ def tokens_of(i: int, segments: list[tuple[int, int]]) -> Callable[[int], Hashab
 
 def assert_same_instants(ran: Ran, requests: list[naive.Request], busy_s: float) -> None:
     """What every request got and when, and all gaps between tokens; drafts accepted in one step come out at one instant."""
+    assert ran.requests.arrived_at_s.tolist() == [request.sent_at_s for request in requests]
     assert ran.requests.scheduled_at_s.tolist() == [request.scheduled_at_s for request in requests]
     assert ran.requests.first_token_at_s.tolist() == [request.token_at_s[0] for request in requests]
     assert ran.requests.finished_at_s.tolist() == [request.token_at_s[-1] for request in requests]

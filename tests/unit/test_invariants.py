@@ -96,6 +96,14 @@ def batch_one_token_too_many(ran: Ran) -> None:
     ran.plane.fleet.engines.max_num_batched_tokens[0] = ran.plane.fleet.replicas.peak_batched_tokens.max() - 1
 
 
+def have_more_in_flight_than_the_client_may(ran: Ran) -> None:
+    ran.plane.fleet.clock[0].max_concurrency = ran.plane.fleet.clock[0].peak_in_system - 1
+
+
+def hold_a_request_back_for_no_reason(ran: Ran) -> None:
+    ran.plane.fleet.clock[0].num_held = 1
+
+
 def stop_an_answer_short(ran: Ran) -> None:
     changed(ran, 5, num_generated_tokens=29)
 
@@ -142,12 +150,14 @@ BREAKS: list[tuple[int, Callable[[Ran], None]]] = [
     (1, write_a_request_twice),
     (1, forget_that_one_ended),
     (2, turn_the_clock_back),
+    (2, hold_a_request_back_for_no_reason),
     (3, schedule_before_the_arrival),
     (3, finish_without_a_first_token),
     (4, leak_a_block),
     (4, count_a_waiting_request_too_many),
     (5, run_one_sequence_too_many),
     (5, batch_one_token_too_many),
+    (5, have_more_in_flight_than_the_client_may),
     (7, stop_an_answer_short),
     (7, deliver_a_token_twice),
     (8, count_a_gap_too_many),

@@ -20,7 +20,7 @@ SETTINGS = Settings(
     max_model_len=200,
     enable_prefix_caching=True,
 )
-FIELDS = ("routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s")
+FIELDS = ("arrived_at_s", "routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s")
 COUNTS = ("num_generated_tokens", "num_cached_tokens", "num_preemptions", "machine", "status")
 
 
@@ -62,12 +62,16 @@ def compared(live: Ran, simulated: Ran) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("num_replicas", [1, 3])
-def test_a_live_replica_serves_as_its_surrogate_does(seed: int, num_replicas: int) -> None:
+@pytest.mark.parametrize("max_concurrency", [None, 20])
+def test_a_live_replica_serves_as_its_surrogate_does(seed: int, num_replicas: int, max_concurrency: int | None) -> None:
     arriving, segments = workload(seed)
+    arriving["arrived_at_s"] *= 1 if max_concurrency is None else 0.2  # so that its client has to hold some back
     options: dict[str, Any] = {"replicas": num_replicas, "segments": segments, "timeline_interval_s": 0.5}
+    options["max_concurrency"] = max_concurrency
     simulated = run(arriving, surrogate(SETTINGS), **options)
     live = run(arriving, surrogate(SETTINGS), source=source(SETTINGS), **options)
     compared(live, simulated)
+    assert (simulated.plane.fleet.clock[0].num_held > 50) == (max_concurrency is not None)
     assert live.requests["num_cached_tokens"].sum() > 0
     if num_replicas == 1:
         assert live.requests["num_preemptions"].sum() > 0

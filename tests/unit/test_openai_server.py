@@ -52,6 +52,17 @@ def test_requests_are_sent_when_they_arrive_and_recorded_as_they_come(tmp_path: 
     assert result.manifest["live"]["main"]["version"].startswith("fake-model at http://127.0.0.1:")
 
 
+def test_a_client_that_limits_its_requests_sends_the_next_when_one_has_ended(tmp_path: Path) -> None:
+    with serving(FIRST_S, GAP_S) as server:
+        result = replayed(server, tmp_path, "traffic.max_concurrency=2")
+    requests = result.requests
+    assert (requests["status"] == "finished").all()
+    assert result.manifest["counts"]["held_back"] > 0
+    for i, arrived_at_s in enumerate(requests["arrived_at_s"]):
+        before = requests.iloc[:i]
+        assert (before["finished_at_s"] > arrived_at_s).sum() < 2
+
+
 def test_the_first_tokens_of_prompts_are_shared_as_the_traffic_says(tmp_path: Path) -> None:
     with serving(0.0, 0.0) as server:
         replayed(server, tmp_path, "traffic.prefixes={num: 1, tokens: 30}")

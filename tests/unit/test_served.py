@@ -1,6 +1,7 @@
 """Served results as others publish them: what is read, what is not simulated and why, and the reports of load generators."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ def test_halved_tpot_and_itl_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"rate": None}, "no rate: a closed loop, or all at once"),
+        ({"rate": None}, "neither a rate nor all at once"),
         ({"rate": [2.5, 6]}, "mixes stages of different rates"),
         ({"throughput_req_s": 1.8}, "closed loop: the client's limit of requests in flight held the rate down"),
         ({"quality": "C: overload, 3294 failures"}, "clients gave up: overload with timeouts"),
         ({"engine": "sglang"}, "engine sglang, not vllm"),
         ({"workload": "vllm+eagle stage2"}, "drafts, whose acceptance is not known"),
-        ({"arrival": "trace replay (Poisson-like)"}, "arrivals are neither evenly spaced nor Poisson"),
+        ({"arrival": "trace replay (Poisson-like)"}, "arrivals are neither evenly spaced, nor Poisson, nor all at once"),
         ({"model": "some/Model-9B"}, "model some/Model-9B is not in the catalogue"),
         ({"gpu": "MI300X"}, "GPU MI300X is not in the catalogue"),
         ({"in_len": None}, "lengths are not known"),
@@ -100,7 +101,10 @@ def test_vllm_bench_serve(tmp_path: Path) -> None:
     assert one.real.value("ttft_s", "p99") == 0.036
     assert one.real.value("tpot_s", "mean") == pytest.approx(5e-3)
     assert one.problem == ""
-    assert indexed(tmp_path, report | {"request_rate": "inf"}).problem == "no rate: a closed loop, or all at once"
+    closed = indexed(tmp_path, report | {"request_rate": "inf", "max_concurrency": 4})
+    assert (closed.rate_per_s, closed.max_concurrency, closed.problem) == (0.0, 4, "")
+    held = indexed(tmp_path, report | {"max_concurrency": 4})
+    assert (held.rate_per_s, held.is_even, held.max_concurrency, held.problem) == (4.0, False, 4, "")
 
 
 def test_inference_perf(tmp_path: Path) -> None:
@@ -129,6 +133,9 @@ def test_guidellm(tmp_path: Path) -> None:
     assert (one.rate_per_s, one.is_even, one.num_requests, one.num_prompt_tokens) == (2.0, True, 120, 300)
     assert one.real.value("e2e_s", "p90") == pytest.approx(0.6)
     assert one.real.value("tpot_s", "mean") == pytest.approx(0.47 / 47)
+    report["benchmarks"][0]["config"]["strategy"] = {"type_": "concurrent", "streams": 16}
+    closed = indexed(tmp_path, report)
+    assert (closed.rate_per_s, closed.max_concurrency, closed.problem) == (0.0, 16, "")
 
 
 def test_a_wrong_report_or_index_is_named(tmp_path: Path) -> None:
@@ -160,25 +167,49 @@ def test_every_published_result_is_simulated_or_left_out_with_a_reason() -> None
     assert len({one.name for one in results}) == len(results) == 1030
     assert len(chosen) + sum(map(len, problems.values())) == 1030
     groups = {one.group for one in chosen}
-    assert groups == {"blis-training", "blis-trainval", "blis-sim2real", "inference-perf-kubecon"}
+    assert groups == {"blis-training", "blis-trainval", "blis-sim2real", "inference-perf-kubecon", "gpustack-lab"}
+    assert {one.max_concurrency for one in chosen if one.group == "inference-perf-kubecon"} == {440}
+    at_once = [one for one in chosen if not one.rate_per_s]
+    assert {one.group for one in at_once} == {"gpustack-lab"}
 
 
-def test_a_closed_loop_is_simulated_at_the_rate_that_keeps_as_many_in_flight(tmp_path: Path) -> None:
-    """By hand: a step of one request takes fixed_s and the weights, so four requests that decode together take little more."""
-    columns = "mode,model_path,isl,osl,batch_size,tp_size,pp_size,system,backend,backend_version,gemm_quant_mode"
+COLUMNS = (
+    "silicon_data_source,mode,model_path,isl,osl,batch_size,tp_size,pp_size,system,backend,backend_version,gemm_quant_mode"
+)
+
+
+def test_closed_loops_are_read(tmp_path: Path) -> None:
     rows = [
-        f"{columns},silicon_ttft_ms,silicon_tpot_ms",
-        "agg,meta-llama/Llama-3.1-70B,256,64,4,4,1,h100_sxm,vllm,,fp8,80,12",
-        "disagg,x,1,1,1,1,1,h100_sxm,vllm,,fp8,1,1",
-        "agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9",
+        f"{COLUMNS},silicon_ttft_ms,silicon_tpot_ms",
+        "2026.csv,agg,meta-llama/Llama-3.1-70B,1000,100,4,4,1,h100_sxm,vllm,,fp8,80,12",
+        "2026.csv,disagg,x,1,1,1,1,1,h100_sxm,vllm,,fp8,1,1",
+        "2026.csv,agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9",
+        "gap-analysis/x.csv,agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,vllm,0.12,,50,9",
     ]
     (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
-    one, other = read_served(tmp_path / "silicon.csv")
-    assert (one.name, one.concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/256-64/c4", 4, "")
-    assert other.problem == "engine trtllm, not vllm"
+    one, other, unknown = read_served(tmp_path / "silicon.csv")
+    assert (one.name, one.max_concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/1000-100/c4", 4, "")
+    assert (one.num_requests, one.arguments["max_num_seqs"], one.arguments["kv_cache_dtype"]) == (40, 4, "auto")
     assert one.real.value("tpot_s", "mean") == 0.012
+    assert one.real.value("e2e_s", "mean") == pytest.approx(0.080 + 0.012 * 89)  # 80 to 100 tokens, 90 on average
+    assert other.problem == "engine trtllm, not vllm"
+    assert unknown.problem == "load generator and engine arguments are not known"
+
+
+def test_a_closed_loop_has_as_many_in_flight_as_its_client_allows(tmp_path: Path) -> None:
+    """Forty requests, four at a time, all as long as each other: ten rounds of four, none of them left out of the figures."""
     write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
-    seen = simulate(one, str(tmp_path / "gpu.yaml"), 0.0, 45).measures
-    # within the 1 % of the search, and the request that the warm-up cuts at either end of sixty
-    in_flight = seen.rates["requests_per_s"] * seen.value("e2e_s", "mean")
-    assert in_flight == pytest.approx(4, rel=0.08)
+    (open_run,) = read(tmp_path, row(2.0, num_prompts=40))
+    closed = replace(open_run, rate_per_s=0.0, max_concurrency=4)
+    seen = simulate(closed, str(tmp_path / "gpu.yaml"), 0.0, 45).measures
+    assert seen.count("ttft_s") == 40
+    e2e_s = seen.value("e2e_s", "mean")
+    assert seen.rates["requests_per_s"] * e2e_s == pytest.approx(4, rel=1e-9)  # Little's law: the four end and begin together
+
+
+def test_lengths_may_be_spread_evenly_up_to_the_nominal_one(tmp_path: Path) -> None:
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    (one,) = read(tmp_path, row(2.0))
+    lengths = experiment_of(replace(one, shortest_share=0.8), str(tmp_path / "gpu.yaml"), 45).traffic.lengths
+    assert (lengths.prompt.low, lengths.prompt.high) == (400, 500)
+    assert (lengths.output.low, lengths.output.high) == (32, 40)

@@ -72,9 +72,9 @@ def test_calibrated_terms_are_added(step_time: Any) -> None:
 
 
 def test_kv_takes_longer_in_a_step_with_prompt_tokens(step_time: Any) -> None:
-    """50 tokens of KV at 2 s more each, if some request has more than one new token; a batch of decodes alone has none."""
-    for requests, more in ((4, 100.0), (10, 0.0)):
-        batch, engine = a_batch(tokens=10, kv=50, requests=requests), an_engine(mixed_kv_s_per_token=2.0)
+    """50 tokens of KV at 2 s more each and 7 s, if some request has more than one new token; decodes alone have neither."""
+    for requests, more in ((4, 107.0), (10, 0.0)):
+        batch, engine = a_batch(tokens=10, kv=50, requests=requests), an_engine(mixed_kv_s_per_token=2.0, mixed_s=7.0)
         assert step_time(batch, engine) == step_time(batch, an_engine()) + more
 
 
