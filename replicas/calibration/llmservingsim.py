@@ -174,16 +174,18 @@ def shapes_served(
     """Returns steps as they come when requests of these mean lengths are served: decodes of every batch, prompts among them.
 
     A form with eight coefficients is not equally right everywhere, so it is fitted where it is used. Prompts are of lengths
-    around the mean, up to a whole step's: at powers of two kernels are at their best, which few prompts are.
+    around the mean, up to a whole step's: at powers of two kernels are at their best, which few prompts are. A batch is as often
+    small as large, as where it grows and shrinks again.
     """
-    batches = [n for n in (*range(1, 9), *range(12, 65, 4), *range(72, 129, 8), *range(144, 1025, 16)) if n <= max_num_seqs]
     contexts = [round(num_prompt_tokens + num_output_tokens * share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    shapes = [Shape(batch, context) for batch in batches for context in contexts]
+    largest = max(1, min(max_num_seqs, num_kv_tokens // (num_prompt_tokens + 1)))
+    batches = sorted({1, 2, *(round(largest * k / 32) for k in range(1, 33))} & {*range(1, largest + 1)})
+    shapes = [Shape(batch, min(context, num_kv_tokens // batch - 1)) for batch in batches for context in contexts]
     for batch in (0, *batches[::2]):
-        most = max_num_batched_tokens - batch
-        sizes = {min(round(num_prompt_tokens * share), most) for share in (0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 1.9)}
-        shapes += [Shape(batch, contexts[2] if batch else 0, chunk) for chunk in sorted({*sizes, most}) if chunk > 0]
-    return [shape for shape in shapes if shape.kv_tokens <= num_kv_tokens]
+        budget = max_num_batched_tokens - batch
+        sizes = {min(round(num_prompt_tokens * share), budget) for share in (0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 1.9)}
+        shapes += [Shape(batch, contexts[2] if batch else 0, chunk) for chunk in sorted({*sizes, budget}) if chunk > 0]
+    return [shape for shape in dict.fromkeys(shapes) if shape.kv_tokens <= num_kv_tokens]
 
 
 def _table(path: Path, index: str, needed: tuple[str, ...]) -> pd.DataFrame:
