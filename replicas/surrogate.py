@@ -334,8 +334,8 @@ class Surrogate(Params):
             raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")
         if self.num_sharing(model) != measured.data_parallel_size:
             raise ValueError(
-                f"calibration {self.calibration}: data_parallel_size must be {measured.data_parallel_size} for {model.name}, as "
-                f"was measured; it is {self.data_parallel_size}"
+                f"calibration {self.calibration}: data_parallel_size must be {measured.data_parallel_size} for {model.name}, "
+                f"as was measured; it is {self.data_parallel_size}"
             )
         fields = measured.engine_fields(self.own_weight_bytes(model), self.step_time_scale)
         fields["overhead_s"] += self.draft_s

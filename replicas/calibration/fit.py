@@ -11,7 +11,7 @@ from replicas.calibration.cpu_fit import fit_cpu
 from replicas.calibration.device_fit import NAMES, OUTLIER, device_s, fit_device, identified
 from replicas.calibration.file import SHORTEST_S, CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
 from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
-from replicas.calibration.links import Links
+from replicas.calibration.links import NO_LINKS, Links
 from replicas.calibration.mixture import DENSE, Mixture
 from replicas.step_time import padded_tokens
 
@@ -35,9 +35,7 @@ class Fit:
     drift: Drift | None
 
 
-def fit(
-    steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | None = 10.0, mixture: Mixture = DENSE
-) -> Fit:
+def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | None = 10.0, mixture: Mixture = DENSE) -> Fit:
     """Fits all coefficients to `steps` (`replicas.calibration.steps.COLUMNS`).
 
     A machine whose speed drifts while it is measured makes whichever shapes it measures in a slow minute look expensive. So
@@ -86,9 +84,7 @@ def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0, mixture: Mixture
     return np.column_stack([mixture.computed(padded, tokens), *rest, mixture.read(tokens)])
 
 
-def predicted_s(
-    steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0, mixture: Mixture = DENSE
-) -> Floats:
+def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0, mixture: Mixture = DENSE) -> Floats:
     """Returns (n,) the device's seconds of each step, to be compared with `device_s`."""
     seconds = device_s(features_of(steps, max_graph_tokens, mixture), [getattr(device_time, name) for name in NAMES])
     tokens = steps["num_tokens"].to_numpy(np.float64)
@@ -105,7 +101,7 @@ def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:
 
 
 def fit_kernels(
-    steps: pd.DataFrame, max_graph_tokens: int = 0, mixture: Mixture = DENSE, links: Links = Links(), between_s: float = 0.0
+    steps: pd.DataFrame, max_graph_tokens: int = 0, mixture: Mixture = DENSE, links: Links = NO_LINKS, between_s: float = 0.0
 ) -> Fit:
     """Fits all coefficients to steps put together from kernels, `s_per_mixed_kv_token` among them.
 
@@ -122,7 +118,11 @@ def fit_kernels(
         ValueError: too few steps, or times that are not positive.
     """
     measured_s, mixed = steps["device_s"].to_numpy(np.float64), mixed_kv_tokens(steps)
-    given = {"link_s": links.fixed_s, "link_s_per_token": links.s_per_token, "exchange_s_per_token": links.s_per_exchanged_token}
+    given = {
+        "link_s": links.fixed_s,
+        "link_s_per_token": links.s_per_token,
+        "exchange_s_per_token": links.s_per_exchanged_token,
+    }
     nothing = DeviceTime(**dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
     linked_s = predicted_s(steps, nothing, max_graph_tokens, mixture)
 

@@ -19,6 +19,9 @@ class Links(NamedTuple):
         return self.fixed_s + num_tokens * self.s_per_token + num_tokens_together * self.s_per_exchanged_token
 
 
+NO_LINKS = Links()
+
+
 def links_of(model: Model, gpu: Gpu, tensor_parallel_size: int, num_ranks: int, latency_s: float, efficiency: float) -> Links:
     """Returns the messages of `tensor_parallel_size` GPUs, and of `num_ranks` engines that share the model's experts.
 

@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
-from replicas.calibration.links import Links
+from replicas.calibration.links import NO_LINKS, Links
 from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 from replicas.catalog import Model
@@ -100,7 +100,9 @@ class Profile:
         tokens = padded_tokens(shape.num_tokens, max_graph_tokens)
         place = min(int(np.searchsorted(self.tokens, tokens)), len(self.tokens) - 1)
         head_s = np.interp(shape.num_requests, self.requests, self.per_request_s)
-        seconds = float(self.dense_s[place] + head_s) + self._attention_s(shape, shape.decode_context if shape.num_decodes else 0)
+        seconds = float(self.dense_s[place] + head_s) + self._attention_s(
+            shape, shape.decode_context if shape.num_decodes else 0
+        )
         if self.stragglers is not None and shape.num_decodes > 1:
             seconds += self.stragglers.of(shape) * max(0, longest_context - shape.decode_context)
         if self.experts is not None:
@@ -129,7 +131,9 @@ def read_profile(folder: str | Path, model: Model) -> Profile:
     """
     folder = Path(folder)
     if model.num_experts and model.moe_layers < model.layers:
-        raise ProfileError(f"{folder}: {model.layers - model.moe_layers} layers of {model.name} have no experts; all or none may")
+        raise ProfileError(
+            f"{folder}: {model.layers - model.moe_layers} layers of {model.name} have no experts; all or none may"
+        )
     kernels = IN_EACH_LAYER if model.num_experts else IN_EACH_LAYER | IN_A_DENSE_LAYER
     dense = _table(folder / "dense.csv", "tokens", (*kernels, *ONCE))
     head = _table(folder / "per_sequence.csv", "sequences", FOR_EACH_REQUEST)
@@ -150,7 +154,7 @@ def read_profile(folder: str | Path, model: Model) -> Profile:
 
 
 def steps_of(
-    profile: Profile, shapes: list[Shape], max_graph_tokens: int, longest_context: int = 0, links: Links = Links()
+    profile: Profile, shapes: list[Shape], max_graph_tokens: int, longest_context: int = 0, links: Links = NO_LINKS
 ) -> pd.DataFrame:
     """Returns the steps of these shapes, in the columns of recorded ones; only `device_s` is known of their times."""
     rows = [
@@ -174,11 +178,12 @@ def shapes_served(
     """Returns steps as they come when requests of these mean lengths are served: decodes of every batch, prompts among them.
 
     A form with eight coefficients is not equally right everywhere, so it is fitted where it is used. Prompts are of lengths
-    around the mean, up to a whole step's: at powers of two kernels are at their best, which few prompts are. A batch is as often
-    small as large, as where it grows and shrinks again.
+    around the mean, up to a whole step's: at powers of two kernels are at their best, which few prompts are. A batch is as
+    often small as large, as where it grows and shrinks again.
     """
-    contexts = [round(num_prompt_tokens + num_output_tokens * share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    largest = max(1, min(max_num_seqs, num_kv_tokens // (num_prompt_tokens + 1)))
+    mean = num_prompt_tokens + num_output_tokens / 2
+    contexts = [round(mean * share) for share in (0.6, 0.8, 1.0, 1.25, 1.5)]
+    largest = max(1, min(max_num_seqs, num_kv_tokens // (contexts[0] + 1)))
     batches = sorted({1, 2, *(round(largest * k / 32) for k in range(1, 33))} & {*range(1, largest + 1)})
     shapes = [Shape(batch, min(context, num_kv_tokens // batch - 1)) for batch in batches for context in contexts]
     for batch in (0, *batches[::2]):

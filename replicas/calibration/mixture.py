@@ -48,6 +48,4 @@ def mixture_of(model: Model, num_ranks: int = 1) -> Mixture:
     own = model.num_expert_params / num_ranks
     active = model.num_expert_params * model.expert_hit_share
     shared_flops = active / model.num_active_params if num_ranks > 1 else 0.0
-    return Mixture(
-        num_ranks, shared_flops, own / (model.num_params - model.num_expert_params + own), model.expert_hit_share
-    )
+    return Mixture(num_ranks, shared_flops, own / (model.num_params - model.num_expert_params + own), model.expert_hit_share)
