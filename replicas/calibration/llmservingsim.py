@@ -33,12 +33,9 @@ FOR_EACH_REQUEST = ("lm_head", "sampler")
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 """What `attention.csv` is measured over, every one in steps of 2 from 16 (requests from 1), and at 0."""
 
-LONG_SHARE = (0.1, 0.3)
-"""Share of a batch whose contexts are long, in the rows of `skew.csv` that are used; the others are all short.
+FEW = 1 / 8
+"""Share of a batch up to which long contexts are stragglers: where more are long, the others do not just wait for them."""
 
-Assumption: as in served batches. With ShareGPT's requests (mean - shortest) / (longest - shortest) is about a fifth, which is
-this share for a batch of two lengths that has the same shortest, mean and longest.
-"""
 FAR = 1024
 """Tokens of the long ones at least, for the wait to stand out from the noise."""
 
@@ -215,7 +212,7 @@ def _stragglers(folder: Path, attention: Any) -> Stragglers | None:
         if not meta["skew_fit"]["enabled"]:
             return None
         rows = pd.read_csv(folder / "skew.csv")
-        rows = rows[(rows["nb"] / rows["n"]).between(*LONG_SHARE) & (rows["kv_big"] >= FAR)]
+        rows = rows[(rows["nb"] <= FEW * rows["n"]) & (rows["kv_big"] >= FAR)]
         equal_s = attention(rows[["pc", "kp", "n", "kv_mean"]].to_numpy(np.float64))
         waits_s = (rows["t_skew_us"] / rows["t_mean_us"] - 1) * equal_s / (rows["kv_big"] - rows["kv_mean"])
         table = rows.assign(s=waits_s).pivot_table(index="pc", columns="n", values="s", aggfunc="median")
