@@ -18,8 +18,10 @@ from experiments.whole_folder import whole_folder
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Calibration, KvCache, read, write
 from replicas.calibration.fit import Fit, fit, fit_kernels
+from replicas.calibration.links import Links, links_of
 from replicas.calibration.llmservingsim import ProfileError, read_profile, shapes_served, steps_of
 from replicas.calibration.measure import Patience, measure_all
+from replicas.calibration.mixture import mixture_of
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
 from replicas.vllm_defaults import largest_graph_tokens
@@ -41,9 +43,11 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     material = _material(config)
     try:
         if config.kernels:
-            fitted = fit_kernels(material.steps, material.max_graph_tokens)
+            experts = mixture_of(config.model, config.data_parallel_size)
+            between_s = config.kernels.between_s
+            fitted = fit_kernels(material.steps, material.max_graph_tokens, experts, _links(config, config.kernels), between_s)
         else:
-            fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s)
+            fitted = fit(material.steps, material.max_graph_tokens, config.drift_window_s, mixture_of(config.model))
     except ValueError as error:
         raise ConfigError(f"cannot fit: {error}") from error
     calibration = _calibration(config, fitted, material)
@@ -80,7 +84,8 @@ def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
     max_graph_tokens = largest_graph_tokens(config.gpu, kernels.max_num_seqs)
     shapes = shapes_served(kernels.prompt_tokens, kernels.output_tokens, *limits)
     try:
-        steps = steps_of(read_profile(kernels.path, config.model), shapes, max_graph_tokens, kernels.longest_context_tokens)
+        profile = read_profile(kernels.path, config.model)
+        steps = steps_of(profile, shapes, max_graph_tokens, kernels.longest_context_tokens, _links(config, kernels))
     except ProfileError as error:
         raise ConfigError(f"kernels {error}") from error
     return _Material(
@@ -92,6 +97,11 @@ def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
         max_graph_tokens=max_graph_tokens,
         warnings=[],
     )
+
+
+def _links(config: Calibrate, kernels: Kernels) -> Links:
+    sizes = (config.tensor_parallel_size, config.data_parallel_size)
+    return links_of(config.model, config.gpu, *sizes, kernels.link_latency_s, kernels.link_efficiency)
 
 
 def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:
@@ -155,6 +165,7 @@ def _calibration(config: Calibrate, fitted: Fit, material: _Material) -> Calibra
         model=config.model,
         dtype=config.dtype,
         tensor_parallel_size=config.tensor_parallel_size,
+        data_parallel_size=config.data_parallel_size,
         source=material.source,
         device_time=fitted.device_time,
         cpu_time=fitted.cpu_time,

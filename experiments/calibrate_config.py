@@ -29,6 +29,11 @@ class Kernels(Params):
     max_num_seqs: int = Field(ge=1, description="The engine's, the most requests in a step")
     max_num_batched_tokens: int = Field(ge=1, description="The engine's, the most tokens in a step")
     max_kv_tokens: int = Field(ge=1, description="Tokens that its KV cache holds")
+    between_s: float = Field(
+        default=0.0, ge=0, description="Seconds that each step takes besides its kernels, which a profile does not tell"
+    )
+    link_latency_s: float = Field(default=2e-6, ge=0, description="One message between GPUs, which a profile does not tell")
+    link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the links' peak bandwidth that is reached")
 
 
 class Calibrate(Study):
@@ -43,6 +48,9 @@ class Calibrate(Study):
     )
     dtype: Dtype = Field(default="bfloat16", description="Of the weights")
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs of the engine")
+    data_parallel_size: int = Field(
+        default=1, ge=1, description="Engines that share the model's experts and step together; kernels only"
+    )
     engine_version: str | None = Field(default=None, description="The engine's version; null = not known")
     recordings: str | None = Field(
         default=None,
@@ -70,4 +78,6 @@ class Calibrate(Study):
             raise ValueError(
                 "give one of recordings, a folder of recorded steps, measure, an engine to measure now, and kernels, a profile"
             )
+        if self.data_parallel_size > 1 and not (self.kernels and self.model.num_experts):
+            raise ValueError("data_parallel_size is for kernels of a model with experts: other engines step each on its own")
         return self

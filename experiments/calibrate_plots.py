@@ -16,7 +16,7 @@ _DECODES, _PREFILLS = "#2f7ed8", "#d64545"
 
 def draw_fit(steps: pd.DataFrame, calibration: Calibration, out: Path, max_graph_tokens: int = 0) -> None:
     """Draws fitted against measured device times, and their ratio in the order of the measurement."""
-    fitted_s = predicted_s(steps, calibration.device_time, max_graph_tokens)
+    fitted_s = predicted_s(steps, calibration.device_time, max_graph_tokens, calibration.mixture)
     measured_s = steps["device_s"].to_numpy(np.float64)
     is_prefill = steps["num_prefills"].to_numpy() > 0
     figure = Figure(figsize=(11, 4.6), layout="constrained", facecolor="white")

@@ -19,6 +19,7 @@ _RATES = ("flops_per_s", "bytes_per_s")
 _TIMES = (
     "comm_s",
     "comm_s_per_token",
+    "exchange_s_per_token",
     "overhead_s",
     "gpu_s_per_request",
     "mixed_s",
@@ -84,4 +85,6 @@ def follow(factors: Floats, window_s: float) -> Callable[[Wiring], None]:
 
 
 def _said_s(recording: Recording, calibration: Calibration) -> Floats:
-    return predicted_s(recording.steps, calibration.device_time, recording.max_graph_tokens(calibration.gpu))
+    return predicted_s(
+        recording.steps, calibration.device_time, recording.max_graph_tokens(calibration.gpu), calibration.mixture
+    )

@@ -48,18 +48,23 @@ class BenchRun(Recording):
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request. They arrive when the engine queued them: `arrival_time` is another clock.
+        """One row a request, arriving when the front end got it.
+
+        An engine takes in what has come only between two steps, which is when it stamps `queued_ts`; `arrival_time` is stamped
+        before, by another clock. What that clock is ahead is taken to be the least that it is in any request.
 
         Raises:
             TraceError: a stamp is missing.
         """
-        names = {"queued_ts": "arrival_s", "scheduled_ts": "first_sched_s", "first_token_ts": "first_token_s",
+        names = {"queued_ts": "queued_s", "scheduled_ts": "first_sched_s", "first_token_ts": "first_token_s",
                  "last_token_ts": "last_token_s", "input_toks": "prompt_len", "output_toks": "output_len"}  # fmt: skip
-        table = pd.read_json(self.requests_path, lines=True)
-        for name in names:
+        with self.requests_path.open(encoding="utf-8") as lines:
+            table = pd.DataFrame([json.loads(line) for line in lines])
+        for name in (*names, "arrival_time"):
             if name not in table or table[name].isna().any():
-                raise TraceError(f"{self.requests_path}: {name} is missing; needed are {', '.join(names)}")
+                raise TraceError(f"{self.requests_path}: {name} is missing; needed are {', '.join(names)}, arrival_time")
         table = table.rename(columns=names)
+        table["arrival_s"] = table["arrival_time"] + (table["queued_s"] - table["arrival_time"]).min()
         start_s = table["arrival_s"].min()
         stamps = ["arrival_s", "first_sched_s", "first_token_s", "last_token_s"]
         table[stamps] -= start_s

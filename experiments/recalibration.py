@@ -14,7 +14,6 @@ from replicas.calibration.online import SETTLING_STEPS, OnlineCalibration
 from replicas.calibration.steps import batch_of
 from replicas.live.interface import Step
 from replicas.live.process import LiveReplica
-from replicas.memory import weight_bytes
 
 
 class Recalibrations:
@@ -78,8 +77,7 @@ class Recalibrations:
             if pool.replicas.calibration != calibration:
                 continue
             scale = pool.replicas.step_time_scale * self.scale(calibration)
-            num_bytes = sum(weight_bytes(pool.model, pool.replicas.weight_element_bytes))
-            fields = _calibration(pool).engine_fields(num_bytes, scale)
+            fields = _calibration(pool).engine_fields(pool.replicas.own_weight_bytes(pool.model), scale)
             fields["overhead_s"] += pool.replicas.draft_s
             for name, value in fields.items():
                 self._engines[index][name] = value

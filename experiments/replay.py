@@ -12,8 +12,12 @@ from replicas.calibration.file import Calibration
 from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 
-NOT_SIMULATED = ("model", "load_format", "tokenizer", "skip_tokenizer_init", "seed", "scheduler_cls", "disable_log_stats")
+NOT_SIMULATED = ("model", "load_format", "tokenizer", "skip_tokenizer_init", "seed", "scheduler_cls", "disable_log_stats",
+                 "enable_expert_parallel")  # fmt: skip
 """Engine arguments that change nothing that is simulated."""
+
+DATA_PARALLEL_ROUTER = {"kind": "vllm_old", "scrape_interval_s": 0.1}
+"""How vLLM up to 0.19 spreads requests over its data-parallel ranks."""
 
 _OF_THE_SCHEDULER = (
     "async_scheduling",
@@ -62,7 +66,7 @@ def simulation_of(
         "kind": "simulate",
         "seed": seed,
         "traffic": traffic_of(recording, scratch),
-        "router": {"kind": "round_robin"},
+        "router": DATA_PARALLEL_ROUTER if options.get("data_parallel_size", 1) > 1 else {"kind": "round_robin"},
         "pools": [
             {
                 "name": "main",

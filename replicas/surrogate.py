@@ -356,8 +356,6 @@ class Surrogate(Params):
         """Returns the fields that a calibration decides, none without one."""
         if self.calibration is None:
             return {}
-        if self.num_sharing(model) > 1:
-            raise ValueError(f"calibration {self.calibration} is of one engine; data_parallel_size must be 1 for {model.name}")
         if self.pipeline_parallel_size > 1:
             raise ValueError(f"calibration {self.calibration} is of an engine with one stage; pipeline_parallel_size must be 1")
         engine = (model, self.weight_dtype, self.tensor_parallel_size, self.kv_element_bytes)
@@ -365,7 +363,12 @@ class Surrogate(Params):
         wrong = measured.mismatches(model, gpu, self.weight_dtype, self.tensor_parallel_size)
         if wrong:
             raise ValueError(f"calibration {self.calibration} is of another engine: {'; '.join(wrong)}")
-        fields = measured.engine_fields(sum(weight_bytes(model, self.weight_element_bytes)), self.step_time_scale)
+        if self.num_sharing(model) != measured.data_parallel_size:
+            raise ValueError(
+                f"calibration {self.calibration}: data_parallel_size must be {measured.data_parallel_size} for {model.name}, "
+                f"as was measured; it is {self.data_parallel_size}"
+            )
+        fields = measured.engine_fields(self.own_weight_bytes(model), self.step_time_scale)
         fields["overhead_s"] += self.draft_s
         return fields
 
@@ -394,6 +397,11 @@ class Surrogate(Params):
     def num_sharing(self, model: Model) -> int:
         """Returns how many of a replica's engines share the model's experts, and so step together."""
         return self.data_parallel_size if model.num_experts else 1
+
+    def own_weight_bytes(self, model: Model) -> float:
+        """Returns the bytes of the weights on the GPUs of one engine: of shared experts, its part."""
+        dense, experts = weight_bytes(model, self.weight_element_bytes)
+        return dense + experts / self.num_sharing(model)
 
     def _check_parallelism(self, model: Model) -> None:
         stages, interval = self.pipeline_parallel_size, self.prefill_schedule_interval

@@ -20,7 +20,7 @@ def truth(**changes: float) -> DeviceTime:
 
 
 def true_s(shapes: list[Shape], device: DeviceTime) -> Any:
-    features = np.array([[s.num_tokens, s.attended_tokens, s.kv_tokens, s.num_requests] for s in shapes], np.float64)
+    features = np.array([[s.num_tokens, s.attended_tokens, s.kv_tokens, s.num_requests, 1] for s in shapes], np.float64)
     return device_s(features, [getattr(device, name) for name in NAMES])
 
 

@@ -38,12 +38,12 @@ def device_s(features: Floats, values: Sequence[float] | Floats) -> Floats:
     """Returns (n,) the device's time for each row of `features`, by coefficients in the order of `NAMES`.
 
     Args:
-        features: (n, 4) padded tokens, attended tokens, KV tokens, requests.
+        features: (n, 5) padded tokens, attended tokens, KV tokens, requests, share of the weights that is read.
         values: the coefficients.
     """
     per_token, per_attended, weights_s, per_kv, fixed_s, per_request, serial_share = values
     arithmetic_s = per_token * features[:, 0] + per_attended * features[:, 1]
-    memory_s = weights_s + per_kv * features[:, 2]
+    memory_s = weights_s * features[:, 4] + per_kv * features[:, 2]
     hidden_s = np.minimum(arithmetic_s, memory_s)
     seconds: Floats = np.maximum(arithmetic_s, memory_s) + serial_share * hidden_s + fixed_s + per_request * features[:, 3]
     return seconds
@@ -52,11 +52,12 @@ def device_s(features: Floats, values: Sequence[float] | Floats) -> Floats:
 def gradient(features: Floats, values: Floats) -> Floats:
     """Returns (n, 7) how `device_s` changes with each coefficient."""
     arithmetic_s = features[:, :2] @ values[:2]
-    memory_s = values[2] + values[3] * features[:, 2]
+    memory_s = values[2] * features[:, 4] + values[3] * features[:, 2]
     is_arithmetic = arithmetic_s >= memory_s
     of_arithmetic, of_memory = np.where(is_arithmetic, 1.0, values[6]), np.where(is_arithmetic, values[6], 1.0)
     ones = np.ones(len(features))
-    terms = (of_arithmetic * features[:, 0], of_arithmetic * features[:, 1], of_memory, of_memory * features[:, 2])
+    of_weights, of_kv = of_memory * features[:, 4], of_memory * features[:, 2]
+    terms = (of_arithmetic * features[:, 0], of_arithmetic * features[:, 1], of_weights, of_kv)
     return np.column_stack([*terms, ones, features[:, 3], np.minimum(arithmetic_s, memory_s)])
 
 
@@ -76,7 +77,7 @@ def fit_device(features: Floats, measured_s: Floats, knots: Floats) -> Minimum:
     """Fits the sum of all terms, and takes a form with overlap if that is better by more than its additional terms.
 
     Args:
-        features: (n, 4) as in `device_s`.
+        features: (n, 5) as in `device_s`.
         measured_s: (n,) above 0.
         knots: (n, knots) weights of each knot of the drift in each step.
     """
@@ -92,7 +93,7 @@ def fit_device(features: Floats, measured_s: Floats, knots: Floats) -> Minimum:
 
 def _sum_of_terms(features: Floats, measured_s: Floats) -> Floats:
     """The simplest form, everything after everything: a linear problem. Its constant is the time to read the weights."""
-    terms = np.column_stack([features[:, :2], np.ones(len(features)), features[:, 2:]])
+    terms = np.column_stack([features[:, :2], features[:, 4], features[:, 2:4]])
     solution, _ = nnls(terms / measured_s[:, None], np.ones(len(features)))
     per_token, per_attended, constant_s, per_kv, per_request = solution
     return np.array([per_token, per_attended, constant_s, per_kv, 0.0, per_request, 1.0])

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 
@@ -22,7 +23,8 @@ class DeviceTime(Params):
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
     max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, and where some request has more than one new
-    token mixed_s + s_per_mixed_kv_token * sum of (c + n).
+    token mixed_s + s_per_mixed_kv_token * sum of (c + n). Engines that share experts each do an even part of the experts'
+    arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what each token of their own takes.
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
@@ -42,6 +44,13 @@ class DeviceTime(Params):
         ge=0,
         description="More for each token of KV in a step with prompt tokens: attention is then one kernel for all, which reads "
         "what decodes have cached less well than the kernel for decodes alone. Fitted to kernel profiles only.",
+    )
+    link_s: float = Field(
+        default=0.0, ge=0, description="Messages between GPUs in every step, where they were not measured with the rest."
+    )
+    link_s_per_token: float = Field(default=0.0, ge=0, description="The same, for each new token, padding included.")
+    exchange_s_per_token: float = Field(
+        default=0.0, ge=0, description="The same, for each token of all engines that share experts."
     )
 
 
@@ -123,6 +132,7 @@ class Calibration(Params):
     model: Model = Field(description="The model: a name of the catalogue, or a mapping.")
     dtype: Dtype = Field(description="Of weights and activations.")
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs of the engine.")
+    data_parallel_size: int = Field(default=1, ge=1, description="Engines that share the model's experts and step together.")
     source: str = Field(description="What was measured, and how the file was made from it.")
     device_time: DeviceTime = Field(description="Coefficients of the device's time.")
     cpu_time: CpuTime = Field(description="Coefficients of the CPU's time.")
@@ -153,6 +163,11 @@ class Calibration(Params):
         }
         return [f"{what} is {here}, measured was {there}" for what, (there, here) in pairs.items() if there != here]
 
+    @property
+    def mixture(self) -> Mixture:
+        """The model's experts, as these engines share them."""
+        return mixture_of(self.model, self.data_parallel_size)
+
     def engine_fields(self, weight_bytes: float, scale: float = 1.0) -> dict[str, float]:
         """Returns the ENGINE fields that this calibration decides.
 
@@ -160,19 +175,21 @@ class Calibration(Params):
         `weights_s` for `weight_bytes`, so that experts and adapters that a step does not touch take no time.
 
         Args:
-            weight_bytes: the whole model's.
+            weight_bytes: those on the engine's GPUs.
             scale: multiplies all times.
         """
-        device, cpu = self.device_time, self.cpu_time
+        device, cpu, experts = self.device_time, self.cpu_time, self.mixture
         bytes_per_s = weight_bytes / device.weights_s
         return {
-            "flops_per_token": device.s_per_token,
+            "flops_per_token": device.s_per_token * (1 - experts.shared_flops),
+            "expert_flops_per_token": device.s_per_token * experts.shared_flops / experts.num_ranks,
             "flops_per_attended_token": device.s_per_attended_token,
             "flops_per_s": 1.0 / scale,
             "kv_bytes_per_token": device.s_per_kv_token * bytes_per_s,
             "bytes_per_s": bytes_per_s / scale,
-            "comm_s": 0.0,  # measured with the rest
-            "comm_s_per_token": 0.0,
+            "comm_s": device.link_s * scale,
+            "comm_s_per_token": device.link_s_per_token * scale,
+            "exchange_s_per_token": device.exchange_s_per_token * scale,
             "overhead_s": device.fixed_s * scale,
             "serial_share": device.serial_share,
             "gpu_s_per_request": device.s_per_request * scale,

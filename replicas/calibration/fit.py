@@ -9,8 +9,10 @@ from scipy.optimize import minimize_scalar
 
 from replicas.calibration.cpu_fit import fit_cpu
 from replicas.calibration.device_fit import NAMES, OUTLIER, device_s, fit_device, identified
-from replicas.calibration.file import CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
+from replicas.calibration.file import SHORTEST_S, CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
 from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
+from replicas.calibration.links import NO_LINKS, Links
+from replicas.calibration.mixture import DENSE, Mixture
 from replicas.step_time import padded_tokens
 
 Floats = NDArray[np.float64]
@@ -33,7 +35,7 @@ class Fit:
     drift: Drift | None
 
 
-def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | None = 10.0) -> Fit:
+def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | None = 10.0, mixture: Mixture = DENSE) -> Fit:
     """Fits all coefficients to `steps` (`replicas.calibration.steps.COLUMNS`).
 
     A machine whose speed drifts while it is measured makes whichever shapes it measures in a slow minute look expensive. So
@@ -44,6 +46,7 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | 
         steps: at least as many as there are coefficients.
         max_graph_tokens: tokens of the engine's largest CUDA graph, to whose sizes steps are padded; 0 = none.
         drift_window_s: seconds between two knots; None = the machine's speed is taken as constant.
+        mixture: the model's experts.
 
     Raises:
         ValueError: too few steps, or times that are not positive.
@@ -54,7 +57,7 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | 
     if not (measured_s > 0).all():
         raise ValueError(f"device_s of step {int(np.argmin(measured_s))} is {measured_s.min():g}; times must be above 0")
     knots = _knots(steps["at_s"].to_numpy(np.float64), drift_window_s)
-    best = fit_device(features_of(steps, max_graph_tokens), measured_s, knots)
+    best = fit_device(features_of(steps, max_graph_tokens, mixture), measured_s, knots)
     device_time = DeviceTime(**dict(zip(NAMES, best.values.tolist(), strict=True)))
     cpu_time, silent = fit_cpu(steps)
     errors, unknown = identified(best)
@@ -64,22 +67,30 @@ def fit(steps: pd.DataFrame, max_graph_tokens: int = 0, drift_window_s: float | 
         relative_errors=errors,
         not_identified=[*unknown, *silent],
         range=range_of(steps),
-        residuals=residuals_of(predicted_s(steps, device_time, max_graph_tokens), measured_s),
+        residuals=residuals_of(predicted_s(steps, device_time, max_graph_tokens, mixture), measured_s),
         repeat_spread=repeat_spread_of(steps),
         drift=None if drift_window_s is None else _drift_of(np.exp(knots @ best.slowness), drift_window_s),
     )
 
 
-def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Floats:
-    """Returns (n, 4): padded tokens, attended tokens, KV tokens, requests."""
-    padded = [padded_tokens(int(tokens), max_graph_tokens) for tokens in steps["num_tokens"]]
+def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0, mixture: Mixture = DENSE) -> Floats:
+    """Returns (n, 5): tokens as they are computed, attended tokens, KV tokens, requests, share of the weights that is read.
+
+    Of a model whose experts several engines share, every one of them is taken to have the same step.
+    """
+    tokens = steps["num_tokens"].to_numpy(np.float64)
+    padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
     rest = [steps[name].to_numpy(np.float64) for name in ("attended_tokens", "kv_tokens", "num_requests")]
-    return np.column_stack([np.asarray(padded, np.float64), *rest])
+    return np.column_stack([mixture.computed(padded, tokens), *rest, mixture.read(tokens)])
 
 
-def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0) -> Floats:
+def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0, mixture: Mixture = DENSE) -> Floats:
     """Returns (n,) the device's seconds of each step, to be compared with `device_s`."""
-    seconds = device_s(features_of(steps, max_graph_tokens), [getattr(device_time, name) for name in NAMES])
+    seconds = device_s(features_of(steps, max_graph_tokens, mixture), [getattr(device_time, name) for name in NAMES])
+    tokens = steps["num_tokens"].to_numpy(np.float64)
+    padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
+    seconds += device_time.link_s + padded * device_time.link_s_per_token
+    seconds += tokens * mixture.num_ranks * device_time.exchange_s_per_token
     mixed = mixed_kv_tokens(steps)
     return seconds + device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
 
@@ -90,21 +101,38 @@ def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:
     return np.where(is_mixed, steps["kv_tokens"], 0.0).astype(np.float64)
 
 
-def fit_kernels(steps: pd.DataFrame, max_graph_tokens: int = 0) -> Fit:
+def fit_kernels(
+    steps: pd.DataFrame, max_graph_tokens: int = 0, mixture: Mixture = DENSE, links: Links = NO_LINKS, between_s: float = 0.0
+) -> Fit:
     """Fits all coefficients to steps put together from kernels, `s_per_mixed_kv_token` among them.
 
     It is left to kernel profiles, which have no noise: in recorded steps it could hardly be told from the others.
+
+    Args:
+        steps: of kernels and links.
+        max_graph_tokens: tokens of the engine's largest CUDA graph; 0 = none.
+        mixture: the model's experts.
+        links: the part of the steps' times that the GPUs' messages take, which is given, not fitted.
+        between_s: what each step takes besides; it is not in `steps`, and is added to the fit.
 
     Raises:
         ValueError: too few steps, or times that are not positive.
     """
     measured_s, mixed = steps["device_s"].to_numpy(np.float64), mixed_kv_tokens(steps)
+    given = {
+        "link_s": links.fixed_s,
+        "link_s_per_token": links.s_per_token,
+        "exchange_s_per_token": links.s_per_exchanged_token,
+    }
+    nothing = DeviceTime(**dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
+    linked_s = predicted_s(steps, nothing, max_graph_tokens, mixture)
 
     def fitted(s_per_token: float) -> tuple[float, Fit]:
-        plain = steps.assign(device_s=np.maximum(measured_s - s_per_token * mixed, 0.1 * measured_s))
-        found = fit(plain, max_graph_tokens, drift_window_s=None)
-        time = found.device_time.model_copy(update={"s_per_mixed_kv_token": s_per_token})
-        errors = (predicted_s(steps, time, max_graph_tokens) / measured_s - 1) / OUTLIER
+        plain = steps.assign(device_s=np.maximum(measured_s - linked_s - s_per_token * mixed, 0.1 * measured_s))
+        found = fit(plain, max_graph_tokens, None, mixture)
+        time = found.device_time.model_copy(update=given | {"s_per_mixed_kv_token": s_per_token})
+        errors = (predicted_s(steps, time, max_graph_tokens, mixture) / measured_s - 1) / OUTLIER
+        time = time.model_copy(update={"fixed_s": time.fixed_s + between_s})
         whole = replace(found, device_time=time, residuals=residuals_of(measured_s * (1 + errors * OUTLIER), measured_s))
         return float(np.sum(np.sqrt(1 + errors**2) - 1)), whole
 

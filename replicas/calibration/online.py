@@ -70,7 +70,8 @@ class OnlineCalibration:
         self.max_graph_tokens, self.memory_steps = max_graph_tokens, memory_steps
         self.alarm = DriftAlarm(sigma)
         self.alarms_at_s: list[float] = []  # one for each lasting change
-        self._values = [getattr(calibration.device_time, name) for name in NAMES]
+        self._time, self._mixture = calibration.device_time, calibration.mixture
+        self._values = [getattr(self._time, name) for name in NAMES]
         self._steps: deque[Mapping[str, float]] = deque(maxlen=memory_steps)
         self._log_scale, self._log_reference, self._num_averaged = 0.0, 0.0, 0
         self._is_settled = True
@@ -89,9 +90,12 @@ class OnlineCalibration:
         return is_off
 
     def _said_s(self, step: Mapping[str, float]) -> float:
-        tokens = padded_tokens(int(step["num_tokens"]), self.max_graph_tokens)
-        features = np.array([[tokens, step["attended_tokens"], step["kv_tokens"], step["num_requests"]]], np.float64)
-        return float(device_s(features, self._values)[0])
+        tokens = np.array([step["num_tokens"]], np.float64)
+        padded = np.array([padded_tokens(int(step["num_tokens"]), self.max_graph_tokens)], np.float64)
+        rest = (step["attended_tokens"], step["kv_tokens"], step["num_requests"])
+        features = np.column_stack([self._mixture.computed(padded, tokens), *rest, self._mixture.read(tokens)])
+        links_s = self._time.link_s + padded[0] * self._time.link_s_per_token
+        return float(device_s(features, self._values)[0] + links_s)
 
     def _average(self, log_ratio: float) -> None:
         """Moves the scale: a plain mean at first, an exponential one when the memory is full; outliers are clipped."""
@@ -110,4 +114,4 @@ class OnlineCalibration:
         Raises:
             ValueError: too few steps so far.
         """
-        return fit(pd.DataFrame([*self._steps], columns=[*COLUMNS]), self.max_graph_tokens)
+        return fit(pd.DataFrame([*self._steps], columns=[*COLUMNS]), self.max_graph_tokens, mixture=self._mixture)

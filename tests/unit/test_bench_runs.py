@@ -6,25 +6,28 @@ from typing import Any
 
 import pytest
 
+from experiments.config import Experiment
 from experiments.llmservingsim import find_runs
-from experiments.replay import engine_options
+from experiments.replay import engine_options, simulation_of
+from replicas.calibration.file import write
 from sim.errors import TraceError
 from tests.shared import shared
+from tests.unit.test_calibrated import a_calibration
 
 MODEL = "llama-3.1-8b"
 
 
-def write_run(root: Path, **meta: Any) -> Path:
-    """Two requests: `arrival_time` is of another clock, `queued_ts` is what counts."""
+def write_run(root: Path, queued_after_s: tuple[float, float] = (0.0, 0.0), **meta: Any) -> Path:
+    """Two requests, which come at 0 and 2 s: `arrival_time` is of another clock, ahead of the engine's by 1e9 - 50 s."""
     folder = root / "bench" / "GPU1" / "Llama" / "vllm"
     folder.mkdir(parents=True)
     arguments = {"model": "meta-llama/Llama-3.1-8B", "max_num_seqs": 8, "max_num_batched_tokens": 2048, "max_model_len": None}
     plain = {"engine_kwargs": arguments, "dataset_path": "workloads/two.jsonl"}
     (folder / "meta.json").write_text(json.dumps(plain | meta))
     rows = [
-        {"input_toks": 3, "output_toks": 2, "arrival_time": 1e9 + at, "queued_ts": 50.0 + at, "scheduled_ts": 50.0 + at,
-         "first_token_ts": 50.5 + at, "last_token_ts": 51.0 + at}
-        for at in (0.0, 2.0)
+        {"input_toks": 3, "output_toks": 2, "arrival_time": 1e9 + at, "queued_ts": 50.0 + at + after,
+         "scheduled_ts": 50.0 + at + after, "first_token_ts": 50.5 + at, "last_token_ts": 51.0 + at}
+        for at, after in zip((0.0, 2.0), queued_after_s, strict=True)
     ]  # fmt: skip
     (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (root / "workloads").mkdir()
@@ -32,13 +35,29 @@ def write_run(root: Path, **meta: Any) -> Path:
     return folder
 
 
-def test_requests_arrive_when_the_engine_queued_them(tmp_path: Path) -> None:
-    write_run(tmp_path)
+@pytest.mark.parametrize("queued_after_s", [(0.0, 0.0), (0.0, 0.2), (0.3, 0.0)])
+def test_requests_arrive_at_the_front_end(queued_after_s: tuple[float, float], tmp_path: Path) -> None:
+    """An engine takes them in up to a step later; the one that it takes in at once tells what the clocks differ by."""
+    write_run(tmp_path, queued_after_s)
     (one,) = find_runs(tmp_path, ["*"], MODEL)
     assert one.name == "GPU1_Llama"
-    assert one.requests["arrival_s"].tolist() == [0.0, 2.0]
-    assert one.requests["last_token_s"].tolist() == [1.0, 3.0]
+    # a Unix time has about a tenth of a microsecond as its last digit
+    assert one.requests["arrival_s"].tolist() == pytest.approx([0.0, 2.0], abs=1e-6)
+    assert one.requests["last_token_s"].tolist() == pytest.approx([1.0, 3.0], abs=1e-6)
     assert one.prompts == [[1, 2, 3], [1, 2, 4]]
+
+
+def test_ranks_that_share_experts_are_balanced_as_vllm_did(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    (one,) = find_runs(tmp_path, ["*"], MODEL)
+    (tmp_path / "scratch").mkdir()
+    calibration = a_calibration()
+    one.meta["engine_args"]["data_parallel_size"] = 2
+    path = tmp_path / "calibration.yaml"
+    write(calibration, path)
+    experiment = simulation_of(one, calibration, str(path), 1.0, 1, tmp_path / "scratch").experiment
+    assert isinstance(experiment, Experiment)
+    assert (experiment.router.kind, experiment.router.scrape_interval_s) == ("vllm_old", 0.1)
 
 
 def test_the_engine_is_that_of_its_version(tmp_path: Path) -> None:

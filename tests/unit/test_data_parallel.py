@@ -4,14 +4,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from experiments import run
 from planning.steps import equal_requests
 from replicas.calibration.file import write
+from replicas.calibration.fit import predicted_s
+from replicas.calibration.shapes import Shape
 from replicas.catalog import gpu, model
 from replicas.step_time import step_time, step_time_among
 from replicas.surrogate import Surrogate
+from sim.records import BATCH, records
 from tests.fleets import arrivals, engine
 from tests.fleets import run as run_fleet
 from tests.unit.test_calibrated import a_calibration
@@ -128,6 +132,28 @@ def test_a_calibration_of_one_engine_is_not_that_of_ranks_with_experts(tmp_path:
     write(a_calibration(model=model("mixtral-8x7b")), path)
     with pytest.raises(ValueError, match="data_parallel_size must be 1 for mixtral-8x7b"):
         Surrogate(data_parallel_size=2, calibration=str(path)).engine(model("mixtral-8x7b"), gpu("h100-sxm"))
+
+
+def test_calibrated_ranks_take_what_was_fitted(tmp_path: Path) -> None:
+    """Two ranks that do the same take what the fit says of one, experts that few tokens hit and exchange included."""
+    mixtral, h100 = model("mixtral-8x7b"), gpu("h100-sxm")
+    device = {"s_per_token": 2e-5, "s_per_attended_token": 1e-9, "weights_s": 2e-2, "s_per_kv_token": 2e-8, "serial_share": 0.5,
+              "fixed_s": 1e-3, "s_per_request": 1e-5, "link_s": 5e-4, "link_s_per_token": 3e-6,
+              "exchange_s_per_token": 1e-5}  # fmt: skip
+    measured = a_calibration(model=mixtral, data_parallel_size=2, device_time=device, kv_cache=None)
+    write(measured, tmp_path / "two.yaml")
+    two = Surrogate(data_parallel_size=2, calibration=str(tmp_path / "two.yaml"), max_model_len=8000).engine(mixtral, h100)[0]
+    for num_decodes, chunk in ((1, 0), (9, 0), (3, 500), (0, 3000)):
+        shape = Shape(num_decodes, 700 if num_decodes else 0, chunk)
+        batch = records(BATCH, 1)[0]
+        batch.num_requests, batch.num_tokens = shape.num_requests, shape.num_tokens
+        batch.kv_tokens, batch.attended_tokens = shape.kv_tokens, shape.attended_tokens
+        row = {"num_requests": shape.num_requests, "num_tokens": shape.num_tokens, "attended_tokens": shape.attended_tokens,
+               "kv_tokens": shape.kv_tokens}  # fmt: skip
+        (expected,) = predicted_s(pd.DataFrame([row]), measured.device_time, two.max_graph_tokens, measured.mixture)
+        assert step_time(batch, two) == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(ValueError, match="data_parallel_size must be 2 for mixtral-8x7b, as was measured; it is 4"):
+        Surrogate(data_parallel_size=4, calibration=str(tmp_path / "two.yaml"), max_model_len=8000).engine(mixtral, h100)
 
 
 # Prefills in every n-th step only (`prefill_schedule_interval`).

@@ -10,8 +10,19 @@ import yaml
 
 from experiments import run
 from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
+from replicas.calibration.file import read
 from replicas.calibration.fit import fit_kernels, predicted_s
-from replicas.calibration.llmservingsim import IN_EACH_LAYER, ONCE, ProfileError, read_profile, shapes_served, steps_of
+from replicas.calibration.links import Links, links_of
+from replicas.calibration.llmservingsim import (
+    IN_A_DENSE_LAYER,
+    IN_EACH_LAYER,
+    ONCE,
+    ProfileError,
+    read_profile,
+    shapes_served,
+    steps_of,
+)
+from replicas.calibration.mixture import mixture_of
 from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 from replicas.catalog import gpu, model
@@ -19,22 +30,27 @@ from tests.engines import truth
 from tests.shared import shared
 
 MODEL = model("llama-3.1-8b")
+MIXTRAL = model("mixtral-8x7b")
 LLMSERVINGSIM = "data/measurements/llmservingsim"
 SIZES = [16 * 2**power for power in range(11)]
 
 
-def layer_us(chunk: int, cached: int, decodes: int, context: int) -> float:
+def layer_us(chunk: int, cached: int, decodes: int, context: float) -> float:
     """A layer's attention: each KV token 2 ns, four times as much for decodes in a step with a prefill, each pair 0.1 ns."""
     decoded = decodes * context
     return 5 + 2e-3 * (decoded * (4 if chunk else 1) + cached + chunk) + 1e-4 * chunk * (cached + chunk / 2)
 
 
 def write_profile(folder: Path, skew: bool = False) -> Path:
-    """A profile whose kernels follow simple laws: dense 10 us, or 50 ns a token where that is longer; head 1 us a request."""
+    """A profile whose kernels follow simple laws.
+
+    Dense 10 us, or 50 ns a token where that is longer; head 1 us a request; experts 5 us, 6 us for each that is hit and 0.1 us
+    a token; and 10 ns for each token that the longest context is above the mean, in units of a third of a us.
+    """
     own = folder / "bf16" / "tp1"
     own.mkdir(parents=True)
     tokens = [1, *range(8, 2049, 8)]
-    layers = [*IN_EACH_LAYER, *ONCE]
+    layers = [*IN_EACH_LAYER, *IN_A_DENSE_LAYER, *ONCE]
     pd.DataFrame(
         [(layer, n, max(10.0, 0.05 * n)) for layer, n in product(layers, tokens)], columns=["layer", "tokens", "time_us"]
     ).to_csv(own / "dense.csv", index=False)
@@ -42,6 +58,10 @@ def write_profile(folder: Path, skew: bool = False) -> Path:
         [(layer, n, 0.5 * n) for layer, n in product(("lm_head", "sampler"), (1, 128))],
         columns=["layer", "sequences", "time_us"],
     ).to_csv(own / "per_sequence.csv", index=False)
+    pd.DataFrame(
+        [(n, hit, 5 + 6 * hit + 0.1 * n) for n, hit in product((1, 4, 16, 2048), (2, 4, 8)) if hit <= 2 * n],
+        columns=["tokens", "activated_experts", "time_us"],
+    ).to_csv(own / "moe.csv", index=False)
     chunks, batches = [0, *SIZES[:8]], [0, *(2**power for power in range(8))]
     rows = [
         (c, k, n, kv, layer_us(c, k, n, kv))
@@ -50,8 +70,13 @@ def write_profile(folder: Path, skew: bool = False) -> Path:
     ]
     names = ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"]
     pd.DataFrame(rows, columns=names).to_csv(own / "attention.csv", index=False)
-    shares = [(c, n, 0.1) for c, n in product(chunks, batches[2:])]
-    pd.DataFrame(shares, columns=["pc", "n", "alpha"]).to_csv(own / "skew.csv", index=False)
+    mean = 1024 + (4096 - 1024) / 8  # an eighth of them is long
+    waits = [
+        (c, 0, n, n // 8, 4096, mean, 3 * layer_us(c, 0, n, mean), 3 * (layer_us(c, 0, n, mean) + 0.01 * (4096 - mean)))
+        for c, n in product(chunks, batches[4:])
+    ]
+    names = ["pc", "kp", "n", "nb", "kv_big", "kv_mean", "t_mean_us", "t_skew_us"]
+    pd.DataFrame(waits, columns=names).to_csv(own / "skew.csv", index=False)
     (folder / "bf16" / "meta.yaml").write_text(yaml.safe_dump({"skew_fit": {"enabled": skew}}))
     return own
 
@@ -65,40 +90,70 @@ def test_a_step_is_the_sum_of_its_kernels(tmp_path: Path) -> None:
     assert profile.step_s(Shape(chunk=512), 0) * 1e6 == pytest.approx(chunk_us, rel=1e-9)
 
 
-def test_what_lies_between_two_sizes_is_on_the_line_between(tmp_path: Path) -> None:
+def test_attention_between_two_sizes_is_on_the_line_between(tmp_path: Path) -> None:
     profile = read_profile(write_profile(tmp_path), MODEL)
     low, high = (profile.step_s(Shape(8, context), 0) for context in (1024, 2048))
     assert profile.step_s(Shape(8, 1536), 0) == pytest.approx((low + high) / 2, rel=1e-9)
 
 
-def test_tokens_are_padded_to_cuda_graphs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("max_graph_tokens", "computed"), [(0, 264), (512, 272)])
+def test_tokens_are_padded_to_the_next_size_that_was_measured_or_captured(
+    max_graph_tokens: int, computed: int, tmp_path: Path
+) -> None:
+    """257 tokens: dense kernels work in tiles, here measured every 8; there is a CUDA graph of 272."""
     profile = read_profile(write_profile(tmp_path), MODEL)
-    assert profile.step_s(Shape(chunk=249), 512) - profile.step_s(Shape(chunk=249), 0) == pytest.approx(
-        (32 * 8 + 2) * (256 - 249) * 0.05e-6, rel=1e-6
-    )
+    more_s = profile.step_s(Shape(chunk=257), max_graph_tokens) - profile.step_s(Shape(chunk=256), 0)
+    attention_s = 32e-6 * (layer_us(257, 0, 0, 0) - layer_us(256, 0, 0, 0))
+    # between 256 and 512 attention, whose pairs grow with the square, is on the line between
+    assert more_s == pytest.approx((32 * 8 + 2) * (computed - 256) * 0.05e-6 + attention_s, rel=0.01)
 
 
-def test_contexts_that_differ_cost_more_where_that_was_profiled(tmp_path: Path) -> None:
-    """A tenth of the way to the time of the longest context; nothing where meta.yaml says that it was not profiled."""
+def test_a_batch_waits_for_its_longest_context_where_that_was_profiled(tmp_path: Path) -> None:
+    """10 ns a token and layer; nothing where meta.yaml says that it was not profiled, or for one decode alone."""
     with_skew = read_profile(write_profile(tmp_path / "a", skew=True), MODEL)
     without = read_profile(write_profile(tmp_path / "b"), MODEL)
-    shape, alike = Shape(16, 1024), 32 * 2e-9 * 16 * 1024
-    assert with_skew.step_s(shape, 0, 4096) - with_skew.step_s(shape, 0) == pytest.approx(0.1 * 3 * alike, rel=1e-6)
-    assert without.step_s(shape, 0, 4096) == without.step_s(shape, 0)
+    for shape in (Shape(16, 1024), Shape(100, 1024), Shape(16, 1024, 64), Shape(3, 1024, 300)):
+        assert with_skew.step_s(shape, 0, 4096) - with_skew.step_s(shape, 0) == pytest.approx(32 * 3072 * 10e-9, rel=1e-6)
+        assert without.step_s(shape, 0, 4096) == without.step_s(shape, 0)
+    assert with_skew.step_s(Shape(1, 1024), 0, 4096) == with_skew.step_s(Shape(1, 1024), 0)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_rank_works_its_part_of_the_experts_for_the_tokens_of_all(num_ranks: int, tmp_path: Path) -> None:
+    """By hand: eight tokens on each rank, each of which visits two of eight experts; no other MLP, so five kernels a layer."""
+    profile = read_profile(write_profile(tmp_path), MIXTRAL)
+    hit = 8 / num_ranks * (1 - (1 - 2 / 8) ** (8 * num_ranks))
+    expected_us = 32 * (5 * 10 + layer_us(0, 0, 8, 1024) + 5 + 6 * hit + 0.1 * 8) + 2 * 10 + 8
+    assert profile.step_s(Shape(8, 1024), 0, 0, num_ranks) * 1e6 == pytest.approx(expected_us, rel=1e-9)
+
+
+def test_messages_are_those_of_rings(tmp_path: Path) -> None:
+    """Two GPUs: an all-reduce is two messages of half the hidden states, an all-gather and a reduce-scatter are one each."""
+    h100 = gpu("h100-sxm")
+    hidden_s = 4096 * 2 / (h100.link_bytes_per_s * 0.5)
+    two = links_of(MODEL, h100, 2, 1, 3e-6, 0.5)
+    assert two.step_s(10, 10) == pytest.approx(2 * 32 * 2 * (3e-6 + 10 * hidden_s / 2))
+    ranks = links_of(MIXTRAL, h100, 1, 2, 3e-6, 0.5)
+    assert ranks.step_s(10, 20) == pytest.approx(2 * 32 * (3e-6 + 10 * hidden_s))
+    assert links_of(MODEL, h100, 1, 1, 3e-6, 0.5) == Links()
+    profile, shape = read_profile(write_profile(tmp_path), MIXTRAL), Shape(10, 1024)
+    (step,) = steps_of(profile, [shape], 0, 0, ranks)["device_s"]
+    assert step - profile.step_s(shape, 0, 0, 2) == pytest.approx(ranks.step_s(10, 20))
 
 
 def test_the_laws_of_the_kernels_are_found(tmp_path: Path) -> None:
     """Not all of these laws are of the form: dense kernels bend at 200 tokens and attention does not, where the form has one
-    bend for all of a step, and it counts the KV of the prompt among that of the decodes. Hence the tolerances.
+    bend for all of a step, which hides some of the KV, and it counts the KV of the prompt among that of the decodes. Hence the
+    tolerances.
     """
     profile = read_profile(write_profile(tmp_path), MODEL)
     steps = steps_of(profile, shapes_served(800, 600, 128, 2048, 300_000), 256)
     found = fit_kernels(steps, 256)
     time = found.device_time
-    assert found.residuals.p50 < 0.01
+    assert found.residuals.p50 < 0.03
     assert time.s_per_token == pytest.approx((32 * 8 + 2) * 0.05e-6, rel=0.05)
     assert time.s_per_kv_token + time.s_per_attended_token == pytest.approx(32 * 2e-9, rel=0.1)
-    assert time.s_per_mixed_kv_token == pytest.approx(3 * 32 * 2e-9, rel=0.1)
+    assert time.s_per_mixed_kv_token == pytest.approx(3 * 32 * 2e-9, rel=0.2)
 
 
 def test_known_coefficients_are_found() -> None:
@@ -115,6 +170,24 @@ def test_known_coefficients_are_found() -> None:
     assert found.residuals.p99 < 0.01
 
 
+def test_what_is_given_is_not_fitted() -> None:
+    """Links and what is between kernels come out as they went in, and the rest as without them."""
+    shapes, links, experts = shapes_served(800, 600, 128, 2048, 300_000), Links(2, 1e-3, 1e-6, 2e-6), mixture_of(MIXTRAL, 2)
+    rows = [(s.num_requests, s.num_tokens, s.attended_tokens, s.kv_tokens) for s in shapes]
+    steps = pd.DataFrame(rows, columns=["num_requests", "num_tokens", "attended_tokens", "kv_tokens"]).reindex(
+        columns=[*COLUMNS]
+    )
+    known = truth(serial_share=0.3, fixed_s=2e-3)
+    plain = steps.assign(device_s=predicted_s(steps, known, 256, experts))
+    given = {"link_s": 1e-3, "link_s_per_token": 1e-6, "exchange_s_per_token": 2e-6}
+    linked = steps.assign(device_s=predicted_s(steps, known.model_copy(update=given), 256, experts))
+    found, alone = fit_kernels(linked, 256, experts, links, between_s=5e-4), fit_kernels(plain, 256, experts)
+    assert found.device_time.model_dump(include=set(given)) == given
+    assert found.device_time.fixed_s == pytest.approx(alone.device_time.fixed_s + 5e-4, rel=1e-6)
+    assert found.device_time.s_per_token == pytest.approx(alone.device_time.s_per_token, rel=1e-6)
+    assert alone.residuals.p99 < 0.01
+
+
 def test_shapes_stay_within_the_engines_limits() -> None:
     shapes = shapes_served(800, 600, 64, 512, 20_000)
     assert max(shape.num_requests for shape in shapes) <= 65
@@ -125,14 +198,18 @@ def test_shapes_stay_within_the_engines_limits() -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     own = write_profile(tmp_path)
-    with pytest.raises(ProfileError, match="mixtral-8x7b has experts"):
-        read_profile(own, model("mixtral-8x7b"))
+    with pytest.raises(ProfileError, match="1 layers of mixtral-8x7b have no experts; all or none may"):
+        read_profile(own, MIXTRAL.model_copy(update={"moe_layers": 31}))
     dense = pd.read_csv(own / "dense.csv")
     dense[dense["layer"] != "o_proj"].to_csv(own / "dense.csv", index=False)
     with pytest.raises(ProfileError, match=r"dense\.csv: no layer o_proj; needed are layernorm"):
         read_profile(own, MODEL)
     with pytest.raises(ProfileError, match=r"dense\.csv.*No such file"):
         read_profile(tmp_path / "nowhere", MODEL)
+    (own / "moe.csv").unlink()
+    dense.to_csv(own / "dense.csv", index=False)
+    with pytest.raises(ProfileError, match=r"moe\.csv.*No such file"):
+        read_profile(own, MIXTRAL)
 
 
 def write_tables(folder: Path, version: str, flops: float, weights: float, kv: float) -> None:
@@ -179,20 +256,24 @@ def test_the_shares_of_real_kernels_are_plausible(system: str, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "hardware", "ttft", "tpot", "e2e"),
-    [("rtx4090", "RTX4090", 0.02, 0.01, 0.01), ("rtxpro6000", "RTXPRO6000", 0.08, 0.03, 0.04)],
+    ("name", "profile", "ttft"),
+    [
+        ("rtx4090", "RTX4090/meta-llama/Llama-3.1-8B", 0.02),
+        ("rtxpro6000", "RTXPRO6000/meta-llama/Llama-3.1-8B", 0.02),
+        ("rtxpro6000_moe", "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507", 0.09),
+    ],
 )
-def test_served_runs_follow_from_kernels(
-    name: str, hardware: str, ttft: float, tpot: float, e2e: float, tmp_path: Path
-) -> None:
-    """The targets are 2 %, 1 % and 1 %, which the RTX PRO 6000 misses: docs/accuracy.md says why. It is held where it is."""
+def test_served_runs_follow_from_kernels(name: str, profile: str, ttft: float, tmp_path: Path) -> None:
+    """The targets are 2 %, 1 % and 1 %; two engines that share experts miss the first: docs/accuracy.md says why."""
     configs = Path(__file__).parents[2] / "configs"
-    profile = shared(f"{LLMSERVINGSIM}/profiler/perf/{hardware}/meta-llama/Llama-3.1-8B/bf16/tp1")
+    kernels = shared(f"{LLMSERVINGSIM}/profiler/perf/{profile}/bf16/tp1")
     runs = shared(f"{LLMSERVINGSIM}/bench/examples")
-    made = run(configs / f"calibrate_{name}_kernels.yaml", out=tmp_path, sets=[f"kernels.path={profile}"], progress=False)
-    sets = [f"recordings={runs}", f"calibration={made.folder / 'calibration.yaml'}"]
-    folder = run(configs / f"validate_{name}_served.yaml", out=tmp_path, sets=sets, progress=False).folder
-    table = pd.read_parquet(folder / "errors.parquet").set_index(["metric", "statistic"])["error"].abs()
+    made = run(configs / f"calibrate_{name}_kernels.yaml", out=tmp_path, sets=[f"kernels.path={kernels}"], progress=False)
+    shipped = run(configs / f"validate_{name}_served.yaml", out=tmp_path, sets=[f"recordings={runs}"], progress=False).folder
+    validation = yaml.safe_load((shipped / "config.yaml").read_text())
+    same = read(made.folder / "calibration.yaml").device_time, read(validation["calibration"]).device_time
+    assert same[0].model_dump() == pytest.approx(same[1].model_dump(), rel=1e-3)  # files have five digits
+    table = pd.read_parquet(shipped / "errors.parquet").set_index(["metric", "statistic"])["error"].abs()
     assert table["ttft_s", "mean"] <= ttft
-    assert table["tpot_s", "mean"] <= tpot
-    assert table["e2e_s", "mean"] <= e2e
+    assert table["tpot_s", "mean"] <= 0.01
+    assert table["e2e_s", "mean"] <= 0.01

@@ -21,10 +21,13 @@ def sets_for(path: Path) -> list[str]:
         return [f"recordings={shared('data/live_cpu')}"]
     if path.stem in LIVE:
         return ["sweep=null", "pools.main.replicas.kind=surrogate"]
-    kernels = {"calibrate_rtx4090_kernels": "RTX4090", "calibrate_rtxpro6000_kernels": "RTXPRO6000"}
+    kernels = {
+        "calibrate_rtx4090_kernels": "RTX4090/meta-llama/Llama-3.1-8B",
+        "calibrate_rtxpro6000_kernels": "RTXPRO6000/meta-llama/Llama-3.1-8B",
+        "calibrate_rtxpro6000_moe_kernels": "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507",
+    }
     if path.stem in kernels:
-        perf = f"data/measurements/llmservingsim/profiler/perf/{kernels[path.stem]}/meta-llama/Llama-3.1-8B/bf16/tp1"
-        return [f"kernels.path={shared(perf)}"]
+        return [f"kernels.path={shared(f'data/measurements/llmservingsim/profiler/perf/{kernels[path.stem]}/bf16/tp1')}"]
     if path.stem.startswith("validate_rtx"):
         return [f"recordings={shared('data/measurements/llmservingsim/bench/examples')}"]
     if path.stem.endswith(("_served", "_kubecon", "_silicon")):
