@@ -28,8 +28,11 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     joins_others = batch.num_requests > 0
     i = replica.waiting.head
     while i != NONE and load.num_running < engine.max_num_seqs and batch.num_tokens < engine.max_num_batched_tokens:
-        following = fleet.requests[slot_of(fleet, i)].next
-        if not must_wait(fleet, r, i, now_s):
+        request = fleet.requests[slot_of(fleet, i)]
+        following = request.next
+        if must_wait(fleet, r, i, now_s):
+            request.is_skipped = 1
+        else:
             num_hits = look_up(fleet, r, i) if engine.enable_prefix_caching else 0
             chunk = first_chunk(fleet, r, i, num_hits, joins_others)
             if chunk == 0 or not fits(fleet, r, i, num_hits, chunk):

@@ -25,7 +25,7 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
         request.num_generated_tokens -= 1
         if request.last_token_at_s == fleet.batches[r, running_step & 1].ends_at_s:
             request.last_token_at_s = replica.last_step_ended_at_s
-    request.num_computed_tokens = 0
+    request.num_computed_tokens = request.is_skipped = 0
     request.last_step = NONE
     sequence_of(fleet, i).num_drafts = sequence_of(fleet, i).num_placeholders = 0
     if requeue:

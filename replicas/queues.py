@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sim.compiled import verb
+from sim.compiled import rare, verb
 from sim.records import CALENDAR, NONE, Fleet
 
 
@@ -62,9 +62,17 @@ def goes_before(fleet: Fleet, i: int, j: int) -> bool:
 
 @verb
 def add_waiting(fleet: Fleet, r: int, i: int) -> None:
-    """Puts a new request into replica `r`'s queue."""
-    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
+    """Puts a new request into replica `r`'s queue: at its back, or where its priority says.
+
+    In vLLM 0.30 one with structured output counts as skipped from the start, whether its grammar is compiled or not.
+    """
+    request = fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[fleet.replicas[r].pool]
+    if engine.schedules_by_priority:
         insert_by_priority(fleet, fleet.replicas[r].waiting, i)
+    elif engine.skipped_go_first and fleet.classes[request.class_id].grammar_s > 0:
+        insert_behind_skipped(fleet, r, i)
+        request.is_skipped = 1
     else:
         append(fleet, fleet.replicas[r].waiting, i)
 
@@ -72,10 +80,28 @@ def add_waiting(fleet: Fleet, r: int, i: int) -> None:
 @verb
 def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
     """Puts a preempted request back into replica `r`'s queue: at its front, or where its priority says."""
-    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
+    engine = fleet.engines[fleet.replicas[r].pool]
+    if engine.schedules_by_priority:
         insert_by_priority(fleet, fleet.replicas[r].waiting, i)
+    elif engine.skipped_go_first:
+        fleet.requests[slot_of(fleet, i)].is_skipped = 0
+        insert_behind_skipped(fleet, r, i)
     else:
         insert_after(fleet, fleet.replicas[r].waiting, i, NONE)
+
+
+@rare
+def insert_behind_skipped(fleet: Fleet, r: int, i: int) -> None:
+    """Puts request `i` into replica `r`'s queue behind those that were passed by, and ahead of all others.
+
+    vLLM 0.30 moves whom it passes by into a queue of their own (`Scheduler.skipped_waiting`), which goes first and which they
+    leave when they are admitted. As they are passed by in order, the two are one list whose first part is marked.
+    """
+    waiting = fleet.replicas[r].waiting
+    before, after = NONE, waiting.head
+    while after != NONE and fleet.requests[slot_of(fleet, after)].is_skipped:
+        before, after = after, fleet.requests[slot_of(fleet, after)].next
+    insert_after(fleet, waiting, i, before)
 
 
 @verb

@@ -89,6 +89,7 @@ REQUEST = np.dtype(
         ("num_cached_tokens", "i4"),
         ("num_blocks", "i4"),  # held while it catches up
         ("num_new_tokens", "i4"),  # in the step being planned, while it catches up
+        ("is_skipped", "i1"),  # passed by at an admission since it came or came back: vLLM 0.30 puts it ahead of the others
         ("arrived_at_s", "f8"),
         ("routed_at_s", "f8"),
         ("scheduled_at_s", "f8"),
@@ -247,6 +248,7 @@ ENGINE = np.dtype(
         ("long_prefill_token_threshold", "i8"),  # 0 = none
         ("long_prefill_token_threshold_adaptive", "i8"),  # not below an even share of the budget
         ("threshold_binds_alone", "i8"),  # vLLM 0.30
+        ("skipped_go_first", "i8"),  # vLLM 0.30: ahead of preempted ones, too; not by priority
         ("schedules_by_priority", "i8"),
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),

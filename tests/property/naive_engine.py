@@ -18,7 +18,7 @@ def by_step(settings: Settings, arriving: Sequence[tuple[int, Request]]) -> Iter
     scheduler, coming = Scheduler(settings), list(arriving)
     in_flight: list[tuple[Step, dict[str, Any]]] = []
     loop_step = 0
-    while coming or scheduler.waiting or scheduler.running or in_flight:
+    while coming or scheduler.line() or scheduler.running or in_flight:
         while coming and coming[0][0] <= loop_step:
             scheduler.add(coming.pop(0)[1])
         step = scheduler.schedule(loop_step)
@@ -39,7 +39,7 @@ def told(step: Step, scheduler: Scheduler) -> dict[str, Any]:
         "resumed": sorted(step.resumed),
         "preempted": sorted(step.preempted),
         "running": len(scheduler.running),
-        "waiting": len(scheduler.waiting),
+        "waiting": len(scheduler.line()),
         "free_blocks": len(scheduler.pool.free),
         "cached": {row.request.name: row.num_before for row in step.rows if row.request.name in admitted},
         "drafts": {row.request.name: row.num_drafts for row in step.rows if row.num_drafts},
@@ -73,14 +73,14 @@ def by_time(
             while coming and coming[0][0] < now_s:
                 scheduler.add(coming.pop(0)[1])
         else:
-            grammars_s = [r.grammar_ready_at for r in scheduler.waiting if r.grammar_ready_at > now_s]
+            grammars_s = [r.grammar_ready_at for r in scheduler.line() if r.grammar_ready_at > now_s]
             next_s = min([at_s for at_s, _ in coming[:1]] + grammars_s, default=None)
             if next_s is None:
                 break
             now_s = next_s
             while coming and coming[0][0] == now_s:
                 scheduler.add(coming.pop(0)[1])
-    assert not scheduler.waiting
+    assert not scheduler.line()
     assert not scheduler.running
     return busy_s
 
