@@ -4,6 +4,7 @@ In the queue's order, while there are tokens, sequence slots and blocks. One tha
 that must wait for something else (its grammar, a slot for its adapter) lets them pass.
 """
 
+from replicas.batches import next_batch, oldest_step
 from replicas.catching_up import allocate_chunk, schedule_chunk, threshold_of
 from replicas.kv_blocks import blocks_for, reserved_blocks
 from replicas.prefix_cache import count_free, hold_hits, look_up
@@ -20,7 +21,7 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     """Lets waiting requests into the step that is being planned, each with its first chunk."""
     replica, load = fleet.replicas[r], fleet.loads[r]
     engine = fleet.engines[replica.pool]
-    batch = fleet.batches[r, replica.num_steps & 1]
+    batch = next_batch(fleet, r)
     if engine.admits_when_empty and load.num_running > 0:
         return
     if engine.schedules_by_prefix and load.num_waiting <= MOST_SORTED:
@@ -28,10 +29,9 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     joins_others = batch.num_requests > 0
     i = replica.waiting.head
     while i != NONE and load.num_running < engine.max_num_seqs and batch.num_tokens < engine.max_num_batched_tokens:
-        request = fleet.requests[slot_of(fleet, i)]
-        following = request.next
+        following = fleet.requests[slot_of(fleet, i)].next
         if must_wait(fleet, r, i, now_s):
-            request.is_skipped = 1
+            fleet.requests[slot_of(fleet, i)].was_passed_by = 1
         else:
             num_hits = look_up(fleet, r, i) if engine.enable_prefix_caching else 0
             chunk = first_chunk(fleet, r, i, num_hits, joins_others)
@@ -63,14 +63,18 @@ def sort_by_prefix(fleet: Fleet, r: int) -> None:
 
 @verb
 def must_wait(fleet: Fleet, r: int, i: int, now_s: float) -> bool:
-    """Tells whether request `i` is passed by: its grammar is not compiled, or the step has no room for its adapter."""
+    """Tells whether request `i` is passed by: its grammar is not compiled, a token of it is still to come from a step that ran
+    before it was preempted, or the step has no room for its adapter.
+    """
     replica, class_id = fleet.replicas[r], fleet.requests[slot_of(fleet, i)].class_id
     engine, kind = fleet.engines[replica.pool], fleet.classes[class_id]
     if kind.grammar_s > 0 and now_s < fleet.lore[r, class_id].grammar_ready_at_s:
         return True
+    if engine.num_stages > 1 and sequence_of(fleet, i).last_planned_step >= oldest_step(fleet, r):
+        return True
     if engine.max_loras == 0 or kind.adapter == 0:
         return False
-    return fleet.batches[r, replica.num_steps & 1].num_adapters == engine.max_loras and not has_adapter(fleet, r, class_id)
+    return next_batch(fleet, r).num_adapters == engine.max_loras and not has_adapter(fleet, r, class_id)
 
 
 @verb
@@ -85,7 +89,7 @@ def add_adapter(fleet: Fleet, r: int, class_id: int) -> None:
     replica, adapter = fleet.replicas[r], fleet.classes[class_id].adapter
     if adapter > 0 and not has_adapter(fleet, r, class_id):
         fleet.lore[r, adapter].adapter_step = replica.num_steps
-        fleet.batches[r, replica.num_steps & 1].num_adapters += 1
+        next_batch(fleet, r).num_adapters += 1
 
 
 @rare
@@ -108,10 +112,12 @@ def first_chunk(fleet: Fleet, r: int, i: int, num_hits: int, joins_others: bool)
     """Returns how many tokens request `i` would get at its admission after `num_hits` cached blocks; 0 = not in this step."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
     engine = fleet.engines[replica.pool]
-    batch = fleet.batches[r, replica.num_steps & 1]
+    batch = next_batch(fleet, r)
     budget = engine.max_num_batched_tokens - batch.num_tokens
     num_computed = num_hits * engine.block_size
     chunk = request.num_prompt_tokens + request.num_generated_tokens - num_computed
+    if replica.defers_prefills and chunk > 1:
+        return 0
     if chunk == 1 and engine.num_speculative_tokens > 0 and not batch.has_prefill and (joins_others or num_hits > 0):
         # a step of equal lengths replays a CUDA graph, so it gets as many (empty) drafts as the others
         padded = 1 + engine.num_speculative_tokens
@@ -161,6 +167,7 @@ def admit(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int, now_s: float)
         request.scheduled_at_s = now_s
         request.num_cached_tokens = num_cached_tokens
     request.phase = CATCHING_UP
+    request.was_passed_by = 0
     request.last_step = NONE
     request.num_computed_tokens, request.num_blocks = num_cached_tokens, num_hits
     replica.num_catching_up += 1

@@ -3,8 +3,10 @@
 They have more tokens than have been computed, and each step computes a chunk of them.
 """
 
+from replicas.batches import next_batch
 from replicas.decodes import start_decoding
 from replicas.kv_blocks import blocks_for, take_blocks
+from replicas.prefill_pacing import is_prefilling
 from replicas.prefix_cache import register_blocks
 from replicas.queues import sequence_of, slot_of
 from replicas.speculation import grows_unevenly, schedule_drafts
@@ -30,11 +32,15 @@ def threshold_of(fleet: Fleet, r: int) -> int:
 @verb
 def chunk_of(fleet: Fleet, r: int, i: int, budget: int) -> int:
     """Returns how many tokens request `i`, which catches up, gets of what is left of the step's budget."""
-    request = fleet.requests[slot_of(fleet, i)]
-    engine = fleet.engines[fleet.replicas[r].pool]
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[replica.pool]
     behind = request.num_prompt_tokens + request.num_generated_tokens - request.num_computed_tokens
+    if replica.defers_prefills and is_prefilling(fleet, r, i):
+        return 0
     if grows_unevenly(engine):
         sequence = sequence_of(fleet, i)
+        if replica.num_plans < sequence.may_decode_at:
+            return 0
         if sequence.num_placeholders > 0 and is_certain_to_end(fleet, i):
             return 0
         behind += sequence.num_drafts + sequence.num_placeholders
@@ -81,7 +87,7 @@ def allocate_chunk(fleet: Fleet, r: int, i: int, chunk: int) -> None:
 def schedule_chunk(fleet: Fleet, r: int, i: int, chunk: int) -> None:
     """Adds `chunk` tokens of request `i` to the step; if it has then caught up, the step yields a token."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    batch = fleet.batches[r, replica.num_steps & 1]
+    batch = next_batch(fleet, r)
     batch.num_requests += 1
     batch.num_tokens += chunk
     batch.attended_tokens += chunk * (request.num_computed_tokens + 0.5 * chunk)

@@ -53,7 +53,7 @@ def set_now(clock: Any, now_s: float) -> None:
 def has_drained(fleet: Fleet, r: int) -> bool:
     """Tells whether a draining replica, or all that step together with it, have served their last request."""
     for k in range(r, r + fleet.engines[fleet.replicas[r].pool].num_together):
-        if not fleet.replicas[k].is_draining or fleet.replicas[k].is_running or fleet.loads[k].num_waiting > 0:
+        if not fleet.replicas[k].is_draining or fleet.replicas[k].num_in_flight or fleet.loads[k].num_waiting > 0:
             return False
     return True
 

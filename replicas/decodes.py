@@ -6,6 +6,7 @@ yields its last token (a calendar). What is not steady catches up: see `replicas
 
 from typing import Any
 
+from replicas.batches import batch_of, next_batch
 from replicas.kv_blocks import computed_tokens, growth_residue, held_blocks, take_blocks
 from replicas.prefix_cache import register_blocks
 from replicas.queues import file_due, remove_due, sequence_of, slot_of
@@ -17,7 +18,7 @@ from sim.records import CALENDAR, CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPL
 def start_decoding(fleet: Fleet, r: int, i: int) -> None:
     """Makes a request that has caught up steady: this step yields a token, and each later one another, up to the last."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    batch = fleet.batches[r, replica.num_steps & 1]
+    batch = next_batch(fleet, r)
     replica.num_catching_up -= 1
     request.first_next = batch.first_head
     batch.first_head = i
@@ -45,7 +46,7 @@ def ends_unseen(fleet: Fleet, r: int, request: Any) -> bool:
 def schedule_decodes(fleet: Fleet, r: int) -> None:
     """Gives every decode its token, and lets those go for which it is the last; their blocks have been taken."""
     replica = fleet.replicas[r]
-    batch = fleet.batches[r, replica.num_steps & 1]
+    batch = next_batch(fleet, r)
     batch.num_decodes = batch.num_requests = batch.num_tokens = replica.num_decoding
     batch.num_surplus = replica.num_surplus
     batch.attended_tokens = replica.decoding_context_tokens + 0.5 * replica.num_decoding
@@ -142,8 +143,8 @@ def remember_last_token(fleet: Fleet, r: int, i: int) -> None:
     first_step = request.last_step - (request.num_output_tokens - request.num_generated_tokens) + 1
     latest_step = replica.num_steps - 1
     if first_step < latest_step:
-        if replica.is_running:
-            request.last_token_at_s = fleet.batches[r, latest_step & 1].ends_at_s
+        if replica.num_in_flight > 0:
+            request.last_token_at_s = batch_of(fleet, r, latest_step).ends_at_s
         else:
             request.last_token_at_s = replica.last_step_ended_at_s
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from replicas.batches import batch_of, oldest_batch
 from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.prefix_cache import register_blocks
@@ -16,9 +17,9 @@ from sim.records import CALENDAR, CATCHING_UP, FINISHED, GONE, NONE, SURPLUS, WA
 
 @verb
 def deliver(fleet: Fleet, r: int, now_s: float) -> None:
-    """Hands out the tokens of the running step."""
+    """Ends the oldest step in flight and hands out its tokens."""
     replica = fleet.replicas[r]
-    batch = fleet.batches[r, (replica.num_steps - 1 - replica.is_planned) & 1]
+    batch = oldest_batch(fleet, r)
     replica.num_delivered_tokens += batch.num_decodes - batch.num_surplus
     count_gaps(fleet, replica.pool, now_s - replica.last_step_ended_at_s, batch.num_decodes - batch.num_surplus)
     if grows_unevenly(fleet.engines[replica.pool]):
@@ -38,6 +39,7 @@ def deliver(fleet: Fleet, r: int, now_s: float) -> None:
         finish(fleet, r, i, now_s)
         i = following
     replica.last_step_ended_at_s = now_s
+    replica.num_in_flight -= 1
 
 
 @verb
@@ -81,28 +83,28 @@ def sort_due(fleet: Fleet, r: int, slot: int) -> None:
 
 @rare
 def deliver_checked(fleet: Fleet, r: int, now_s: float) -> None:
-    """Delivers what the running step yields: for each request the drafts that hold, a token, and what that one forces."""
+    """Delivers what the ended step yields: for each request the drafts that hold, a token, and what that one forces."""
     replica = fleet.replicas[r]
-    parity = (replica.num_steps - 1 - replica.is_planned) & 1
-    i = fleet.batches[r, parity].first_head
+    batch = oldest_batch(fleet, r)
+    i = batch.first_head
     while i != NONE:
-        following = sequence_of(fleet, i).caught_up_next[parity]
-        settle_drafts(fleet, r, i, parity, now_s)
+        following = sequence_of(fleet, i).caught_up_next[batch.half]
+        settle_drafts(fleet, r, i, batch.half, now_s)
         if fleet.requests[slot_of(fleet, i)].num_generated_tokens == fleet.requests[slot_of(fleet, i)].num_output_tokens:
-            if replica.is_planned:
-                leave_batch(fleet, r, i, 1 - parity)
+            for step in range(batch.step + 1, replica.num_steps):
+                leave_batch(fleet, r, i, batch_of(fleet, r, step))
             finish(fleet, r, i, now_s)
         i = following
 
 
 @verb
-def settle_drafts(fleet: Fleet, r: int, i: int, parity: int, now_s: float) -> None:
+def settle_drafts(fleet: Fleet, r: int, i: int, half: int, now_s: float) -> None:
     """Delivers a request's tokens at one instant, and takes back what was computed for drafts that do not hold."""
     replica, load = fleet.replicas[r], fleet.loads[r]
     request, sequence = fleet.requests[slot_of(fleet, i)], sequence_of(fleet, i)
     engine = fleet.engines[replica.pool]
-    num_accepted = count_accepted(fleet, r, i, sequence.num_real_drafts[parity])
-    num_rejected = sequence.num_scheduled_drafts[parity] - num_accepted
+    num_accepted = count_accepted(fleet, r, i, sequence.num_real_drafts[half])
+    num_rejected = sequence.num_scheduled_drafts[half] - num_accepted
     num_tokens = num_accepted + 1
     if engine.jump_forward:
         num_tokens += count_forced(fleet, i, request.num_generated_tokens + num_tokens)

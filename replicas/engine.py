@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from replicas.batches import batch_of, next_batch, oldest_batch, take_up
 from replicas.delivery import deliver
 from replicas.events import set_next_end
+from replicas.pipeline import awaits_tokens, keep_place, pass_stages
 from replicas.queues import add_waiting, sequence_of, slot_of
 from replicas.scheduler import plan
 from replicas.step_time import is_outside_range, step_time_among
@@ -21,13 +23,14 @@ def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     request.replica, request.machine = r, replica.machine
     request.phase = WAITING
+    request.was_passed_by = fleet.classes[request.class_id].grammar_s > 0
     set_limits(fleet, r, i)
     ask_for_grammar(fleet, r, request.class_id, now_s)
     add_waiting(fleet, r, i)
     load.num_waiting += 1
     load.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
     first = first_together(fleet, r)
-    if not is_any_running(fleet, first):
+    if fleet.replicas[first].num_in_flight == 0:
         fleet.replicas[first].woken_at_s = now_s
         set_next_end(fleet, first, np.nextafter(now_s, np.inf))
 
@@ -78,65 +81,76 @@ def first_together(fleet: Fleet, r: int) -> int:
 
 
 @verb
-def is_any_running(fleet: Fleet, first: int) -> bool:
-    """Tells whether a step of those that step together with `first` is on their devices."""
-    for r in range(first, first + fleet.engines[fleet.replicas[first].pool].num_together):
-        if fleet.replicas[r].is_running:
-            return True
-    return False
-
-
-@verb
 def turn(fleet: Fleet, first: int) -> None:
-    """Ends the running step of the engines that step together from slot `first` on, if one runs, and begins their next.
+    """Ends the oldest step of the engines that step together from slot `first` on, if one runs, and plans what may follow.
 
     Most step alone. The data-parallel engines of a model with experts step together: one that has nothing to do takes part
     with an empty batch, as the experts on its devices serve the others.
 
-    With async scheduling a second step is planned when one starts. It sees arrivals, stops and free blocks one step late,
-    and in exchange the CPU's work hides behind the device's.
+    With async scheduling one more step is in flight than runs. It sees arrivals, stops and free blocks one step late, and in
+    exchange the CPU's work hides behind the device's. A pipeline has a step in each stage.
     """
-    engine = fleet.engines[fleet.replicas[first].pool]
-    now_s = fleet.replicas[first].woken_at_s
-    is_planned = False
-    for r in range(first, first + engine.num_together):
-        replica = fleet.replicas[r]
-        if replica.is_running:
-            now_s = fleet.next_end_at_s[first]
+    replica = fleet.replicas[first]
+    engine = fleet.engines[replica.pool]
+    now_s = replica.woken_at_s
+    if replica.num_in_flight > 0:
+        now_s = fleet.next_end_at_s[first]
+        replica.num_empty -= oldest_batch(fleet, first).num_empty_behind
+        for r in range(first, first + engine.num_together):
             deliver(fleet, r, now_s)
-            replica.is_running = 0
-        is_planned = is_planned or replica.is_planned == 1
-    is_running = False
-    while not (is_running and (is_planned or not engine.async_scheduling)):
-        if is_planned:
+    while replica.num_in_flight + replica.num_empty < engine.num_stages + engine.async_scheduling:
+        if plan_together(fleet, first, now_s):
             start(fleet, first, now_s)
-            is_running, is_planned = True, False
-        elif plan_together(fleet, first, now_s, not is_running):
-            is_planned = True
-        else:
+            if engine.num_stages > 1 and awaits_tokens(fleet, first):
+                break
+        elif engine.num_stages == 1 or not keep_place(fleet, first):
             break
-    if not is_running:
+    if replica.num_in_flight > 0:
+        set_next_end(fleet, first, oldest_batch(fleet, first).ends_at_s)
+    else:
         wait_for_work(fleet, first, now_s)
 
 
 @verb
-def plan_together(fleet: Fleet, first: int, now_s: float, is_idle: bool) -> bool:
+def plan_together(fleet: Fleet, first: int, now_s: float) -> bool:
     """Plans a step on each of the engines from slot `first` on and returns whether any of them has work.
 
     By priority, all of an idle engine's may be preempted: it plans again, and that plan admits some.
     """
-    is_planned = False
-    for r in range(first, first + fleet.engines[fleet.replicas[first].pool].num_together):
-        replica = fleet.replicas[r]
-        num_preemptions = -1
-        while not replica.is_planned and replica.num_preemptions != num_preemptions:
-            num_preemptions = replica.num_preemptions
-            if plan(fleet, r, now_s):
-                replica.is_planned = 1
-            elif not is_idle:
-                break
-        is_planned = is_planned or replica.is_planned == 1
+    is_planned, has_preempted = False, True
+    while has_preempted and not is_planned:
+        has_preempted = False
+        for r in range(first, first + fleet.engines[fleet.replicas[first].pool].num_together):
+            num_preemptions = fleet.replicas[r].num_preemptions
+            is_planned |= plan(fleet, r, now_s)
+            has_preempted |= fleet.replicas[r].num_preemptions != num_preemptions and fleet.replicas[r].num_in_flight == 0
     return is_planned
+
+
+@verb
+def start(fleet: Fleet, first: int, now_s: float) -> None:
+    """Sends the planned step to the devices of the engines from slot `first` on; when it will end is then known."""
+    engine = fleet.engines[fleet.replicas[first].pool]
+    begins_at_s = now_s
+    if fleet.replicas[first].num_in_flight > 0:
+        begins_at_s = batch_of(fleet, first, fleet.replicas[first].num_steps - 1).ends_at_s
+    num_tokens = 0
+    for r in range(first, first + engine.num_together):
+        num_tokens += next_batch(fleet, r).num_tokens
+    lasts_s = 0.0
+    for r in range(first, first + engine.num_together):
+        batch = next_batch(fleet, r)
+        if batch.num_requests > 0:
+            lasts_s = max(lasts_s, step_time_among(batch, engine, num_tokens))
+            fleet.replicas[r].num_steps_outside_range += is_outside_range(batch, engine)
+    ends_at_s = begins_at_s + lasts_s
+    if engine.num_stages > 1:
+        ends_at_s = pass_stages(fleet, first, now_s, num_tokens)
+        lasts_s /= engine.num_stages
+    for r in range(first, first + engine.num_together):
+        next_batch(fleet, r).ends_at_s = ends_at_s
+        fleet.replicas[r].busy_s += lasts_s
+        take_up(fleet, r)
 
 
 @verb
@@ -149,6 +163,7 @@ def wait_for_work(fleet: Fleet, first: int, now_s: float) -> None:
             fleet.replicas[r].num_idle_with_work += 1
             at_s = float("inf")
         wake_at_s = min(wake_at_s, at_s)
+        fleet.replicas[r].num_plans = 0
     fleet.replicas[first].woken_at_s = wake_at_s
     set_next_end(fleet, first, np.nextafter(wake_at_s, np.inf))
 
@@ -164,27 +179,3 @@ def next_grammar_at_s(fleet: Fleet, r: int) -> float:
             at_s = min(at_s, fleet.lore[r, request.class_id].grammar_ready_at_s)
         i = request.next
     return at_s
-
-
-@verb
-def start(fleet: Fleet, first: int, now_s: float) -> None:
-    """Puts the planned step on the devices of the engines from slot `first` on; when it ends is then known."""
-    engine = fleet.engines[fleet.replicas[first].pool]
-    num_tokens = 0
-    for r in range(first, first + engine.num_together):
-        if fleet.replicas[r].is_planned:
-            num_tokens += fleet.batches[r, (fleet.replicas[r].num_steps - 1) & 1].num_tokens
-    duration_s = 0.0
-    for r in range(first, first + engine.num_together):
-        replica = fleet.replicas[r]
-        if replica.is_planned:
-            batch = fleet.batches[r, (replica.num_steps - 1) & 1]
-            duration_s = max(duration_s, step_time_among(batch, engine, num_tokens))
-            replica.num_steps_outside_range += is_outside_range(batch, engine)
-    for r in range(first, first + engine.num_together):
-        replica = fleet.replicas[r]
-        if replica.is_planned:
-            fleet.batches[r, (replica.num_steps - 1) & 1].ends_at_s = now_s + duration_s
-            replica.is_planned, replica.is_running = 0, 1
-            replica.busy_s += duration_s
-    set_next_end(fleet, first, now_s + duration_s)

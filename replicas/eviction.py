@@ -3,10 +3,12 @@
 import numba as nb
 import numpy as np
 
+from replicas.batches import batch_of, oldest_batch, oldest_step
 from replicas.block_pool import fill_pool
 from replicas.delivery import leave
 from replicas.events import set_next_end
 from replicas.queues import append_unrouted, sequence_of, slot_of
+from replicas.speculation import forget_steps
 from sim.compiled import loop, verb
 from sim.records import DECODING, DRAIN_TIMEOUT, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
 
@@ -15,19 +17,20 @@ from sim.records import DECODING, DRAIN_TIMEOUT, FAILED, FLEET_TYPE, LAST_TOKEN,
 def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
     """Takes one request off replica `r`; tokens still on the device are lost."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    running_step = replica.num_steps - 1 - replica.is_planned
+    running_step = oldest_step(fleet, r)
     if request.phase == DECODING or request.phase == SURPLUS or request.phase == LAST_TOKEN:
-        delivered = request.num_output_tokens - (request.last_step - (running_step - replica.is_running))
+        delivered = request.num_output_tokens - (request.last_step - (running_step - 1))
         if delivered > request.num_generated_tokens:
             request.num_generated_tokens = delivered
             request.last_token_at_s = replica.last_step_ended_at_s
-    elif replica.is_running and request.last_step == running_step:  # preempted or passed over, its token on the device
+    elif replica.num_in_flight > 0 and request.last_step == running_step:  # preempted or passed over, its token on the device
         request.num_generated_tokens -= 1
-        if request.last_token_at_s == fleet.batches[r, running_step & 1].ends_at_s:
+        if request.last_token_at_s == oldest_batch(fleet, r).ends_at_s:
             request.last_token_at_s = replica.last_step_ended_at_s
-    request.num_computed_tokens = request.is_skipped = 0
+    request.num_computed_tokens = 0
     request.last_step = NONE
-    sequence_of(fleet, i).num_drafts = sequence_of(fleet, i).num_placeholders = 0
+    forget_steps(fleet, i)
+    sequence_of(fleet, i).last_planned_step = NONE
     if requeue:
         fleet.seen[r].num_inflight -= 1
         request.phase = UNROUTED
@@ -43,8 +46,9 @@ def clear(fleet: Fleet, r: int) -> None:
     replica, load = fleet.replicas[r], fleet.loads[r]
     replica.running.head = replica.running.tail = replica.waiting.head = replica.waiting.tail = NONE
     replica.num_decoding = replica.decoding_context_tokens = replica.num_catching_up = replica.num_surplus = 0
-    replica.num_masks = 0
-    replica.is_running = replica.is_planned = 0
+    replica.num_masks = replica.is_saturated = 0
+    replica.num_in_flight = replica.num_empty = replica.num_plans = 0
+    fleet.stages[r, :] = 0.0
     load.num_waiting = load.num_running = load.waiting_tokens = load.running_tokens = 0
     load.num_free_blocks = load.num_usable_blocks
     fleet.due[r, :] = NONE
@@ -72,5 +76,7 @@ def evict(fleet: Fleet, r: int, requeue: bool) -> int:
             evict_one(fleet, r, i, requeue)
             num_evicted += 1
             i = following
+    if replica.num_in_flight > 0 and fleet.engines[replica.pool].num_stages == 1:
+        replica.busy_s -= max(batch_of(fleet, r, replica.num_steps - 1).ends_at_s - fleet.clock[0].now_s, 0.0)
     clear(fleet, r)
     return num_evicted

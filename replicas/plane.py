@@ -128,7 +128,7 @@ class DataPlane:
         fleet.ready[: len(left)] = left
         clock.num_ready = len(left)
         fleet.replicas[slot].is_open, fleet.replicas[slot].is_draining = 0, 1
-        return not (fleet.replicas[slot].is_running or fleet.loads[slot].num_waiting)
+        return not (fleet.replicas[slot].num_in_flight or fleet.loads[slot].num_waiting)
 
     def vacate(self, slot: int, *, requeue: bool) -> int:
         """Takes what is left off a closed replica, back to the router or failed; returns how many requests that were."""

@@ -2,8 +2,8 @@
 
 from replicas.decodes import remember_last_token, stop_decoding
 from replicas.kv_blocks import free_blocks
-from replicas.queues import goes_before, remove, return_to_waiting, sequence_of, slot_of
-from replicas.speculation import grows_unevenly
+from replicas.queues import goes_before, remove, return_to_waiting, slot_of
+from replicas.speculation import forget_steps, grows_unevenly
 from sim.compiled import rare
 from sim.records import CATCHING_UP, DECODING, NONE, SURPLUS, WAITING, Fleet
 
@@ -39,7 +39,7 @@ def preempt(fleet: Fleet, r: int, i: int, step: int) -> None:
         request.num_computed_tokens = 0
         request.last_step = NONE
         if grows_unevenly(fleet.engines[replica.pool]):
-            sequence_of(fleet, i).num_drafts = sequence_of(fleet, i).num_placeholders = 0
+            forget_steps(fleet, i)
     else:  # only with async scheduling: its last token is on the device and will still come
         if request.phase == SURPLUS:
             stop_decoding(fleet, r, i)

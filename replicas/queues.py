@@ -64,15 +64,14 @@ def goes_before(fleet: Fleet, i: int, j: int) -> bool:
 def add_waiting(fleet: Fleet, r: int, i: int) -> None:
     """Puts a new request into replica `r`'s queue: at its back, or where its priority says.
 
-    In vLLM 0.30 one with structured output counts as skipped from the start, whether its grammar is compiled or not.
+    One with structured output counts as passed by from the start, whether its grammar is compiled or not.
     """
     request = fleet.requests[slot_of(fleet, i)]
     engine = fleet.engines[fleet.replicas[r].pool]
     if engine.schedules_by_priority:
         insert_by_priority(fleet, fleet.replicas[r].waiting, i)
-    elif engine.skipped_go_first and fleet.classes[request.class_id].grammar_s > 0:
-        insert_behind_skipped(fleet, r, i)
-        request.is_skipped = 1
+    elif engine.passed_by_go_first and request.was_passed_by:
+        insert_behind_passed_by(fleet, r, i)
     else:
         append(fleet, fleet.replicas[r].waiting, i)
 
@@ -83,15 +82,14 @@ def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
     engine = fleet.engines[fleet.replicas[r].pool]
     if engine.schedules_by_priority:
         insert_by_priority(fleet, fleet.replicas[r].waiting, i)
-    elif engine.skipped_go_first:
-        fleet.requests[slot_of(fleet, i)].is_skipped = 0
-        insert_behind_skipped(fleet, r, i)
+    elif engine.passed_by_go_first:
+        insert_behind_passed_by(fleet, r, i)
     else:
         insert_after(fleet, fleet.replicas[r].waiting, i, NONE)
 
 
 @rare
-def insert_behind_skipped(fleet: Fleet, r: int, i: int) -> None:
+def insert_behind_passed_by(fleet: Fleet, r: int, i: int) -> None:
     """Puts request `i` into replica `r`'s queue behind those that were passed by, and ahead of all others.
 
     vLLM 0.30 moves whom it passes by into a queue of their own (`Scheduler.skipped_waiting`), which goes first and which they
@@ -99,7 +97,7 @@ def insert_behind_skipped(fleet: Fleet, r: int, i: int) -> None:
     """
     waiting = fleet.replicas[r].waiting
     before, after = NONE, waiting.head
-    while after != NONE and fleet.requests[slot_of(fleet, after)].is_skipped:
+    while after != NONE and fleet.requests[slot_of(fleet, after)].was_passed_by:
         before, after = after, fleet.requests[slot_of(fleet, after)].next
     insert_after(fleet, waiting, i, before)
 

@@ -40,6 +40,8 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "comm_s": hops * options.link_latency_s,
         "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
         "exchange_s_per_token": exchanged_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
+        "handover_s": 0.0,
+        "handover_s_per_token": 0.0,
         "adapter_bytes": lora_bytes(model, options.max_lora_rank),
         "max_graph_tokens": 0
         if options.enforce_eager

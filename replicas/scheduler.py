@@ -9,9 +9,11 @@ running requests are visited one by one as vLLM does (`replicas.visits`).
 """
 
 from replicas.admission import admit_waiting, count_adapters
+from replicas.batches import clear_batch, next_batch
 from replicas.catching_up import allocate_chunk, chunk_of, need_of, schedule_chunk
 from replicas.decodes import allocate_decode, schedule_decodes
 from replicas.kv_blocks import computed_tokens
+from replicas.prefill_pacing import note_saturation, pace_prefills
 from replicas.prefix_cache import register_blocks
 from replicas.queues import sequence_of, slot_of
 from replicas.speculation import grows_unevenly
@@ -22,11 +24,14 @@ from sim.records import CATCHING_UP, NONE, Fleet
 
 @verb
 def plan(fleet: Fleet, r: int, now_s: float) -> bool:
-    """Plans replica `r`'s next step into its batch record and returns whether the step has any work."""
+    """Plans replica `r`'s next step into its batch record and returns whether the step has any work; `take_up` counts it."""
     replica, load = fleet.replicas[r], fleet.loads[r]
     engine = fleet.engines[replica.pool]
     num_preemptions = replica.num_preemptions
+    replica.num_plans += 1
     clear_batch(fleet, r)
+    if engine.prefill_schedule_interval > 1:
+        pace_prefills(fleet, r)
     residue = replica.num_steps % engine.block_size
     if is_steady(fleet, r, residue):
         schedule_in_bulk(fleet, r, residue)
@@ -37,25 +42,16 @@ def plan(fleet: Fleet, r: int, now_s: float) -> bool:
     # a step that preempted admits nobody
     if replica.num_preemptions == num_preemptions and load.num_waiting > 0 and load.num_running < engine.max_num_seqs:
         admit_waiting(fleet, r, now_s)
-    batch = fleet.batches[r, replica.num_steps & 1]
+    if engine.prefill_schedule_interval > 1 and replica.num_preemptions == num_preemptions and not replica.defers_prefills:
+        note_saturation(fleet, r)
+    batch = next_batch(fleet, r)
     if batch.num_requests == 0:
         return False
     batch.num_masks = replica.num_masks
     load.running_tokens += batch.num_tokens
     replica.peak_batched_tokens = max(replica.peak_batched_tokens, batch.num_tokens)
     replica.peak_running = max(replica.peak_running, load.num_running)
-    replica.num_steps += 1
     return True
-
-
-@verb
-def clear_batch(fleet: Fleet, r: int) -> None:
-    """Opens the record of replica `r`'s next step; `schedule_decodes` sets the sums."""
-    replica = fleet.replicas[r]
-    batch = fleet.batches[r, replica.num_steps & 1]
-    batch.step = replica.num_steps
-    batch.num_adapters = batch.has_prefill = 0
-    batch.first_head = NONE
 
 
 @verb
@@ -87,7 +83,7 @@ def schedule_in_bulk(fleet: Fleet, r: int, residue: int) -> None:
     schedule_decodes(fleet, r)
     if replica.num_catching_up == 1:
         i = replica.running.tail
-        num_decodes = fleet.batches[r, replica.num_steps & 1].num_decodes
+        num_decodes = next_batch(fleet, r).num_decodes
         chunk = chunk_of(fleet, r, i, engine.max_num_batched_tokens - num_decodes)
         fleet.requests[slot_of(fleet, i)].num_new_tokens = chunk
         if chunk > 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from replicas.batches import next_batch
 from replicas.block_keys import scramble
 from replicas.queues import sequence_of, slot_of
 from sim.compiled import verb
@@ -19,24 +20,35 @@ def schedule_drafts(fleet: Fleet, r: int, i: int, chunk: int) -> None:
     """Notes how many of the `chunk` tokens now scheduled are drafts, and if the request has then caught up, its yield."""
     replica, request, sequence = fleet.replicas[r], fleet.requests[slot_of(fleet, i)], sequence_of(fleet, i)
     engine = fleet.engines[replica.pool]
-    parity = replica.num_steps & 1
-    batch = fleet.batches[r, parity]
+    batch = next_batch(fleet, r)
+    half = batch.half
     num_known = request.num_prompt_tokens + request.num_generated_tokens + sequence.num_placeholders
     num_computed = request.num_computed_tokens + chunk
-    sequence.num_scheduled_drafts[parity] = max(num_computed - num_known, 0)
-    sequence.num_real_drafts[parity] = min(sequence.num_scheduled_drafts[parity], sequence.num_drafts)
+    sequence.num_scheduled_drafts[half] = max(num_computed - num_known, 0)
+    sequence.num_real_drafts[half] = min(sequence.num_scheduled_drafts[half], sequence.num_drafts)
     sequence.num_drafts = 0
+    sequence.last_planned_step = replica.num_steps
     if num_computed < num_known:
         return
+    if fleet.classes[request.class_id].grammar_s > 0 and sequence.num_placeholders > 0:
+        batch.awaits_tokens = 1
+    sequence.may_decode_at = replica.num_plans + (engine.num_stages if engine.async_scheduling else 1)
     if engine.async_scheduling:
-        sequence.num_placeholders += 1 + sequence.num_scheduled_drafts[parity]
+        sequence.num_placeholders += 1 + sequence.num_scheduled_drafts[half]
         sequence.num_drafts = engine.num_speculative_tokens
-    sequence.caught_up_next[parity] = NONE
+    sequence.caught_up_next[half] = NONE
     if batch.first_head == NONE:
         batch.first_head = i
     else:
-        sequence_of(fleet, batch.first_tail).caught_up_next[parity] = i
+        sequence_of(fleet, batch.first_tail).caught_up_next[half] = i
     batch.first_tail = i
+
+
+@verb
+def forget_steps(fleet: Fleet, i: int) -> None:
+    """Forgets what request `i` still had to come from its replica: it begins anew."""
+    sequence = sequence_of(fleet, i)
+    sequence.num_drafts = sequence.num_placeholders = sequence.may_decode_at = 0
 
 
 @verb
@@ -59,8 +71,8 @@ def count_accepted(fleet: Fleet, r: int, i: int, num_drafts: int) -> int:
 
 @verb
 def grows_unevenly(engine: Any) -> bool:
-    """Tells whether a step of this engine may yield several tokens of one request."""
-    return engine.num_speculative_tokens > 0 or engine.jump_forward > 0
+    """Tells whether requests of this engine do not get one token in every step: some get several, or they take turns."""
+    return engine.num_speculative_tokens > 0 or engine.jump_forward > 0 or engine.num_stages > 1
 
 
 @verb
@@ -78,18 +90,17 @@ def count_forced(fleet: Fleet, i: int, num_tokens: int) -> int:
 
 
 @verb
-def leave_batch(fleet: Fleet, r: int, i: int, parity: int) -> None:
-    """Takes a request that has ended out of the step behind, which was planned before that was known."""
-    batch = fleet.batches[r, parity]
+def leave_batch(fleet: Fleet, r: int, i: int, batch: Any) -> None:
+    """Takes a request that has ended out of a step that was planned before that was known."""
     before, j = NONE, batch.first_head
     while j != NONE and j != i:
-        before, j = j, sequence_of(fleet, j).caught_up_next[parity]
+        before, j = j, sequence_of(fleet, j).caught_up_next[batch.half]
     if j == NONE:
         return
-    following = sequence_of(fleet, i).caught_up_next[parity]
+    following = sequence_of(fleet, i).caught_up_next[batch.half]
     if before == NONE:
         batch.first_head = following
     else:
-        sequence_of(fleet, before).caught_up_next[parity] = following
+        sequence_of(fleet, before).caught_up_next[batch.half] = following
     if following == NONE:
         batch.first_tail = before

@@ -29,6 +29,15 @@ def step_time_among(batch: Any, engine: Any, num_tokens_together: int) -> float:
 
     Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2.
     """
+    gpu_s, cpu_s = gpu_time(batch, engine, num_tokens_together), cpu_time(batch, engine)
+    if engine.async_scheduling:
+        return max(gpu_s, cpu_s)
+    return gpu_s + cpu_s
+
+
+@verb
+def gpu_time(batch: Any, engine: Any, num_tokens_together: int) -> float:
+    """Returns the device's seconds of a step."""
     num_tokens = padded_tokens(batch.num_tokens, engine.max_graph_tokens)
     flops = num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token
     flops += num_tokens_together * engine.expert_flops_per_token
@@ -40,11 +49,15 @@ def step_time_among(batch: Any, engine: Any, num_tokens_together: int) -> float:
     gpu_s += engine.serial_share * min(arithmetic_s, memory_s) + batch.num_requests * engine.gpu_s_per_request
     if batch.num_tokens > batch.num_requests:
         gpu_s += batch.kv_tokens * engine.mixed_kv_s_per_token
+    return gpu_s
+
+
+@verb
+def cpu_time(batch: Any, engine: Any) -> float:
+    """Returns the CPU's seconds of a step: planning it, and taking in what comes of it."""
     cpu_s: float = engine.cpu_s + batch.num_requests * engine.cpu_s_per_request
     cpu_s += batch.num_masks * engine.grammar_cpu_s_per_request
-    if engine.async_scheduling:
-        return max(gpu_s, cpu_s)
-    return gpu_s + cpu_s
+    return cpu_s
 
 
 @verb

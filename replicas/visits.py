@@ -3,6 +3,7 @@
 For the steps that are not steady: blocks are short, several requests catch up, or drafts are checked.
 """
 
+from replicas.batches import next_batch
 from replicas.catching_up import allocate_chunk, chunk_of, need_of, schedule_chunk
 from replicas.decodes import allocate_decode, needs_block, pass_over, schedule_decodes
 from replicas.preemption import preempt, victim_of
@@ -15,7 +16,9 @@ from sim.records import CATCHING_UP, LAST_TOKEN, NONE, WAITING, Fleet
 def visit_running(fleet: Fleet, r: int) -> None:
     """Gives each running request its tokens, in order of admission, until the budget is used up or one finds no room."""
     replica = fleet.replicas[r]
-    budget = fleet.engines[replica.pool].max_num_batched_tokens
+    engine = fleet.engines[replica.pool]
+    budget = engine.max_num_batched_tokens
+    next_batch(fleet, r).half = (replica.num_plans // engine.num_stages) & 1
     mark_unvisited(fleet, r)
     i = replica.running.head
     while i != NONE and budget > 0:
@@ -73,7 +76,7 @@ def allocate(fleet: Fleet, r: int, i: int, chunk: int) -> None:
     if request.phase == CATCHING_UP:
         allocate_chunk(fleet, r, i, chunk)
         if fleet.engines[replica.pool].num_speculative_tokens > 0 and sequence_of(fleet, i).num_drafts == 0:
-            fleet.batches[r, replica.num_steps & 1].has_prefill = 1
+            next_batch(fleet, r).has_prefill = 1
     else:
         allocate_decode(fleet, r, i)
         request.num_new_tokens = 1

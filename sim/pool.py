@@ -184,7 +184,7 @@ class Pool:
 
     def _is_empty(self, rank: int) -> bool:
         fleet = self.plane.fleet
-        return not (fleet.replicas[rank].is_running or fleet.loads[rank].num_waiting)
+        return not (fleet.replicas[rank].num_in_flight or fleet.loads[rank].num_waiting)
 
     def release(self, machine: Machine, reason: str) -> None:
         """Gives a machine back; its bill ends."""

@@ -84,12 +84,12 @@ REQUEST = np.dtype(
         ("status", "i1"),
         ("reason", "i1"),
         ("stops_early", "i1"),  # by an end-of-sequence token, which the scheduler cannot foresee
+        ("was_passed_by", "i1"),  # while it waits: others were let pass, as it waited for more than room
         # what becomes of it: the other
         ("num_preemptions", "i4"),
         ("num_cached_tokens", "i4"),
         ("num_blocks", "i4"),  # held while it catches up
         ("num_new_tokens", "i4"),  # in the step being planned, while it catches up
-        ("is_skipped", "i1"),  # passed by at an admission since it came or came back: vLLM 0.30 puts it ahead of the others
         ("arrived_at_s", "f8"),
         ("routed_at_s", "f8"),
         ("scheduled_at_s", "f8"),
@@ -120,10 +120,13 @@ SEQUENCE = np.dtype(
         # speculation
         ("num_drafts", "i4"),  # proposed for its next step
         ("num_placeholders", "i4"),  # tokens that steps in flight may yield: async scheduling
-        ("num_scheduled_drafts", "i4", (2,)),  # by step number & 1
+        ("num_scheduled_drafts", "i4", (2,)),  # by the batch's `half`
         ("num_real_drafts", "i4", (2,)),  # of these; the others are padding
-        ("caught_up_next", "i4", (2,)),  # in the batch's list of those that have caught up, by step number & 1
+        ("caught_up_next", "i4", (2,)),  # in the batch's list of those that have caught up, by the batch's `half`
         ("max_output_tokens", "i4"),  # that the scheduler knows of
+        # pipeline parallelism
+        ("may_decode_at", "i4"),  # the first plan (REPLICA.num_plans) in which it may get its next token
+        ("last_planned_step", "i8"),  # the latest step that gives it tokens
     ],
     align=True,
 )
@@ -185,10 +188,10 @@ REPLICA = np.dtype(
         # what every step reads: one cache line
         ("pool", "i4"),
         ("machine", "i4"),
-        ("is_running", "i1"),  # a step is on the device
-        ("is_planned", "i1"),  # async scheduling: a second step waits behind it
+        ("num_in_flight", "i1"),  # steps planned and not yet ended
         ("is_open", "i1"),  # takes new requests
         ("is_draining", "i1"),
+        ("defers_prefills", "i1"),  # in the step being planned
         ("num_decoding", "i4"),  # requests that get one token in the next step
         ("decoding_context_tokens", "i8"),  # sum of their computed tokens
         ("num_steps", "i8"),  # steps planned so far; the next step's number
@@ -202,6 +205,9 @@ REPLICA = np.dtype(
         ("peak_running", "i4"),
         ("peak_batched_tokens", "i4"),
         ("num_masks", "i4"),  # running requests with structured output
+        ("num_plans", "i4"),  # since it was last idle, those that found nothing to do included
+        ("num_empty", "i1"),  # of these, how many hold a place among the steps in flight
+        ("is_saturated", "i1"),  # requests waited though prefills were not deferred
         ("num_delivered_tokens", "i8"),
         ("busy_s", "f8"),
         ("woken_at_s", "f8"),  # when a request last found it idle
@@ -226,9 +232,12 @@ BATCH = np.dtype(
         ("num_tokens", "i4"),
         ("first_head", "i4"),  # requests that catch up in this step
         ("first_tail", "i4"),
-        ("num_masks", "i4"),  # running requests with structured output
-        ("num_adapters", "i2"),
+        ("num_masks", "u2"),  # running requests with structured output
+        ("num_adapters", "u2"),
         ("has_prefill", "i1"),  # a running request goes on with its prefill
+        ("half", "i1"),  # 0 or 1: two steps in flight that give one request a token differ in it
+        ("awaits_tokens", "i1"),  # masks depend on tokens that are on the device: no step is planned behind it before they come
+        ("num_empty_behind", "i1"),  # plans between it and the next step that found nothing to do
     ],
     align=True,
 )
@@ -245,10 +254,12 @@ ENGINE = np.dtype(
         ("enable_chunked_prefill", "i8"),
         ("scheduler_reserve_full_isl", "i8"),
         ("async_scheduling", "i8"),
+        ("num_stages", "i8"),  # of the pipeline; 1 = no pipeline parallelism
+        ("prefill_schedule_interval", "i8"),  # plans from one that may prefill to the next
         ("long_prefill_token_threshold", "i8"),  # 0 = none
         ("long_prefill_token_threshold_adaptive", "i8"),  # not below an even share of the budget
         ("threshold_binds_alone", "i8"),  # vLLM 0.30
-        ("skipped_go_first", "i8"),  # vLLM 0.30: ahead of preempted ones, too; not by priority
+        ("passed_by_go_first", "i8"),  # vLLM 0.30: ahead of preempted ones, too; not by priority
         ("schedules_by_priority", "i8"),
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),
@@ -277,6 +288,8 @@ ENGINE = np.dtype(
         ("comm_s", "f8"),  # a step's fixed part of the all-reduces
         ("comm_s_per_token", "f8"),
         ("exchange_s_per_token", "f8"),  # for each token of all engines that step together
+        ("handover_s", "f8"),  # from one stage of a pipeline to the next
+        ("handover_s_per_token", "f8"),
         ("adapter_bytes", "f8"),  # read for each distinct adapter
         ("max_graph_tokens", "i8"),  # tokens of the largest CUDA graph; 0 = none are used
         ("overhead_s", "f8"),
@@ -346,7 +359,8 @@ class Fleet(Bundle):
     blocks: Annotated[Any, BLOCK, 2]  # (num_slots, num_blocks)
     buckets: Annotated[Any, "i4", 2]  # (num_slots, power of two) head of the list of registered blocks whose keys end alike
     tables: Annotated[Any, "i4", 3]  # (num_slots, max_num_seqs, longest sequence) blocks of each running request
-    batches: Annotated[Any, BATCH, 2]  # (num_slots, 2) the running step and the planned one, by step number & 1
+    batches: Annotated[Any, BATCH, 2]  # (num_slots, power of two) the steps in flight, by step number
+    stages: Annotated[Any, "f8", 2]  # (num_slots, most stages) when each stage of a pipeline will have done all it was given
     engines: Annotated[Any, ENGINE, 1]  # (num_pools,)
     due: Annotated[Any, "i4", 2]  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of last tokens due at a step
     growing: Annotated[Any, GROWTH, 2]  # (num_slots, largest block_size) by the residue of the steps at which they need a block

@@ -54,12 +54,14 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
     """
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
-    has_sequences = len(caching) > 0 or bool((engines["num_speculative_tokens"] + engines["jump_forward"] > 0).any())
+    is_uneven = (engines["num_speculative_tokens"] > 0) | (engines["jump_forward"] > 0) | (engines["num_stages"] > 1)
+    has_sequences = len(caching) > 0 or bool(is_uneven.any())
     num_blocks = int(caching["num_usable_blocks"].max(initial=0))
     num_rows = int(caching["max_num_seqs"].max(initial=0))
     longest = int((np.minimum(caching["max_model_len"] // caching["block_size"], caching["num_usable_blocks"])).max(initial=0))
     num_caching_slots = num_slots if len(caching) else 1
     block_size = int(engines["block_size"].max())
+    most_in_flight = int((engines["num_stages"] + engines["async_scheduling"]).max())
     clock = records(CLOCK, 1)
     clock.chosen = clock.drained = clock["unrouted"]["head"] = clock["unrouted"]["tail"] = NONE
     clock.scrape_interval_s = scrape_interval_s
@@ -85,7 +87,8 @@ def new_fleet(engines: Any, num_slots: int, num_itl_bins: int, scrape_interval_s
         blocks=records(BLOCK, num_caching_slots, max(num_blocks, 1)),
         buckets=np.full((num_caching_slots, 1 << max(num_blocks, 1).bit_length()), NONE, np.int32),
         tables=_untouched(num_caching_slots, max(num_rows, 1), longest + 2),
-        batches=records(BATCH, num_slots, 2),
+        batches=records(BATCH, num_slots, 1 << (most_in_flight - 1).bit_length()),
+        stages=np.zeros((num_slots, int(engines["num_stages"].max()))),
         engines=engines,
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
         growing=records(GROWTH, num_slots, block_size),
@@ -163,7 +166,8 @@ def _expect(fleet: Fleet, arrivals: Any, blank: Any) -> None:
         request.class_id = arrival.class_id
         sequence = fleet.sequences[clock.num_loaded & (fleet.sequences.size - 1)]
         sequence.first_segment, sequence.num_segments = clock.num_segments, arrival.num_segments
-        sequence.num_drafts = sequence.num_placeholders = 0
+        sequence.num_drafts = sequence.num_placeholders = sequence.may_decode_at = 0
+        sequence.last_planned_step = NONE
         clock.num_segments += arrival.num_segments
         clock.num_loaded += 1
 

@@ -27,6 +27,7 @@ def engine(**fields: Any) -> Any:
         "max_model_len": 1_000_000,
         "data_parallel_size": 1,
         "num_together": 1,
+        "num_stages": 1,
         "enable_chunked_prefill": 1,
         "scheduler_reserve_full_isl": 1,
         "flops_per_s": np.inf,

@@ -86,7 +86,7 @@ class Books:
             self._admit(i)
         for one in step.scheduled:
             self._schedule(one, now_s)
-        replica.is_running = 1
+        replica.num_in_flight = 1
         if step.scheduled:
             replica.num_steps += 1
             num_tokens = sum(one.num_new_tokens for one in step.scheduled)
@@ -106,7 +106,7 @@ class Books:
             self.request(i).reason = SERVER_ERROR
             self._leave(i, FAILED, now_s)
         replica = self.replica
-        replica.is_running = 0
+        replica.num_in_flight = 0
         replica.busy_s += step.lasted_s
         replica.last_step_ended_at_s = now_s
         self.load.num_free_blocks = step.num_free_blocks[1]

@@ -108,7 +108,7 @@ class LivePlane(DataPlane):
         return float(fleet.requests[int(clock.next_arrival) & (fleet.requests.size - 1)].arrived_at_s)
 
     def _after_next_arrival_s(self) -> float:
-        is_idle = any(not self.fleet.replicas[slot].is_running for slot in self.live)
+        is_idle = any(not self.fleet.replicas[slot].num_in_flight for slot in self.live)
         return float(np.nextafter(self.next_arrival_s(), np.inf)) if is_idle else np.inf
 
     def open(self, slot: int, machine: int, now_s: float) -> None:
@@ -129,14 +129,14 @@ class LivePlane(DataPlane):
         """Takes what is left off a closed replica and ends its engine."""
         if slot in self.live:
             self.live.pop(slot).stop()
-            self.fleet.replicas[slot].is_running = 0
+            self.fleet.replicas[slot].num_in_flight = 0
         return super().vacate(slot, requeue=requeue)
 
     def halt(self) -> None:
         """Stops all replicas where they are, and ends the engines."""
         for slot in list(self.live):
             self.live.pop(slot).stop()
-            self.fleet.replicas[slot].is_running = 0
+            self.fleet.replicas[slot].num_in_flight = 0
         for source in self.sources.values():
             source.shut_down()
         super().halt()

@@ -61,6 +61,7 @@ def vllm_config(workload: dict[str, Any], model_config: Any) -> Any:
     )
 
     arguments = workload["engine_args"]
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # validation would ask for Triton
     model_config = copy(model_config)
     model_config.max_model_len = arguments["max_model_len"]
     num_drafts, max_loras = arguments.get("num_speculative_tokens", 0), arguments.get("max_loras", 0)
@@ -89,6 +90,9 @@ def vllm_config(workload: dict[str, Any], model_config: Any) -> Any:
     )
     config.cache_config.num_gpu_blocks = workload["num_gpu_blocks"]
     config.scheduler_config.async_scheduling = arguments.get("async_scheduling", False)
+    config.parallel_config.pipeline_parallel_size = arguments.get("pipeline_parallel_size", 1)
+    if config.scheduler_config.async_scheduling and config.parallel_config.pipeline_parallel_size > 1:
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # the other runner has no async pipelines
     if num_drafts and arguments["speculative_method"] != "ngram":
         config.speculative_config.method = arguments["speculative_method"]
     return config

@@ -26,7 +26,6 @@ from tests.conformance.workloads import is_stopped_early, text_of, version_of
 
 FILLER_TOKEN = 1  # drafts, and what a verification accepts beyond the end of a request: vLLM looks at neither
 MAX_IDLE_LOOPS = 10_000
-IN_FLIGHT_LIMIT = 2  # async scheduling's `max_concurrent_batches`
 
 
 @dataclass
@@ -54,7 +53,9 @@ class Recorder:
         self.arrivals = deque(new_request(r, position, hasher) for position, r in enumerate(self.wanted.values()))
         self.awaiting_grammar = [r for r in self.arrivals if r.use_structured_output]
         self.scheduler = new_scheduler(workload, model_config)
-        self.is_async: bool = arguments.get("async_scheduling", False)
+        self.in_flight_limit: int = self.scheduler.vllm_config.max_concurrent_batches
+        self.prefill_interval: int = arguments.get("prefill_schedule_interval", 1)
+        self.num_schedules = 0  # the data-parallel engine core's `step_counter`
         self.num_drafts: int = arguments.get("num_speculative_tokens", 0)
         self.in_flight: deque[Batch] = deque()
 
@@ -63,7 +64,7 @@ class Recorder:
         number = loop_step = idle_loops = 0
         while self.arrivals or self.in_flight or self.scheduler.has_requests():
             self.add_arrivals(loop_step)
-            row = self.step_async(loop_step) if self.is_async else self.step(loop_step)
+            row = self.step_queued(loop_step) if self.in_flight_limit > 1 else self.step(loop_step)
             if row:
                 yield {"step": number} | row
                 number += 1
@@ -91,24 +92,31 @@ class Recorder:
             self.propose(list(batch.output.num_scheduled_tokens))
         return row
 
-    def step_async(self, loop_step: int) -> dict[str, Any]:
+    def step_queued(self, loop_step: int) -> dict[str, Any]:
         """`EngineCore.step_with_batch_queue`: filling the queue goes before processing its oldest batch.
 
-        An empty batch takes a place in the queue as well. What it does with structured output (its sampling waits until the
-        batch before has been processed) changes no order while the queue holds two.
+        An empty batch takes a place in the queue as well. One with structured output whose masks depend on tokens in flight is
+        put there after the oldest has been processed.
         """
+        deferred: list[Batch] = []
         if self.scheduler.has_requests():
             batch = self.schedule()
-            self.in_flight.append(batch)
-            if len(self.in_flight) < IN_FLIGHT_LIMIT and (batch.row["reqs"] or self.scheduler.has_requests()):
-                return {}
-        return self.process(self.in_flight.popleft(), loop_step) if self.in_flight else {}
+            if batch.row["reqs"] and batch.output.pending_structured_output_tokens:
+                deferred = [batch]
+            else:
+                self.in_flight.append(batch)
+                if len(self.in_flight) < self.in_flight_limit and (batch.row["reqs"] or self.scheduler.has_requests()):
+                    return {}
+        row = self.process(self.in_flight.popleft(), loop_step) if self.in_flight else {}
+        self.in_flight.extend(deferred)
+        return row
 
     def schedule(self) -> Batch:
         scheduler = self.scheduler
         preemptions = {r.request_id: r.num_preemptions for r in scheduler.running}
         admitted = {r.request_id for queue in waiting_queues(scheduler) for r in queue}
-        output = scheduler.schedule()
+        output = scheduler.schedule(self.num_schedules % self.prefill_interval != 0)
+        self.num_schedules += 1
         requests = {name: scheduler.requests[name] for name in output.num_scheduled_tokens}  # in scheduling order
         num_drafts = {name: len(tokens) for name, tokens in output.scheduled_spec_decode_tokens.items()}
         computed = {name: r.num_computed_tokens - output.num_scheduled_tokens[name] for name, r in requests.items()}

@@ -6,6 +6,7 @@ A recording (`NAME_workload.json`, `NAME_steps.jsonl`) lets requests in by step 
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from replicas.batches import take_up
 from replicas.delivery import deliver
 from replicas.engine import enqueue
 from replicas.eviction import clear
@@ -33,7 +35,7 @@ MODELLED = {
     "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "watermark", "max_model_len",
     "enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling", "long_prefill_token_threshold",
     "long_prefill_token_threshold_adaptive", "scheduling_policy", "enable_prefix_caching", "max_loras",
-    "num_speculative_tokens", "speculative_method", "acceptance_rate",
+    "num_speculative_tokens", "speculative_method", "acceptance_rate", "pipeline_parallel_size", "prefill_schedule_interval",
 }  # fmt: skip
 WITHOUT_EFFECT = {
     "model", "load_format", "skip_tokenizer_init", "dtype", "enforce_eager", "seed", "scheduler_cls", "disable_log_stats",
@@ -54,6 +56,8 @@ def engine_of(workload: dict[str, Any]) -> Any:
     engine.max_num_seqs = arguments["max_num_seqs"]
     engine.max_num_batched_tokens = arguments["max_num_batched_tokens"]
     engine.data_parallel_size = engine.num_together = 1
+    engine.num_stages = arguments.get("pipeline_parallel_size", 1)
+    engine.prefill_schedule_interval = arguments.get("prefill_schedule_interval", 1)
     engine.block_size = arguments["block_size"]
     engine.num_usable_blocks = workload["num_gpu_blocks"] - 1
     engine.watermark_blocks = int(arguments.get("watermark", 0.0) * workload["num_gpu_blocks"])
@@ -63,7 +67,7 @@ def engine_of(workload: dict[str, Any]) -> Any:
     engine.async_scheduling = arguments.get("async_scheduling", False)
     engine.long_prefill_token_threshold = arguments.get("long_prefill_token_threshold", 0)
     engine.long_prefill_token_threshold_adaptive = arguments.get("long_prefill_token_threshold_adaptive", False)
-    engine.threshold_binds_alone = engine.skipped_go_first = version_of(workload) == "0.30.0"
+    engine.threshold_binds_alone = engine.passed_by_go_first = version_of(workload) == "0.30.0"
     engine.schedules_by_priority = arguments.get("scheduling_policy", "fcfs") == "priority"
     engine.enable_prefix_caching = arguments.get("enable_prefix_caching", False)
     engine.max_loras = arguments.get("max_loras", 0)
@@ -81,7 +85,10 @@ def add_request(fleet: Fleet, i: int, now_s: float) -> None:
 
 @loop(nb.types.boolean(FLEET_TYPE, nb.types.float64))
 def plan_step(fleet: Fleet, now_s: float) -> bool:
-    return plan(fleet, 0, now_s)
+    is_planned = plan(fleet, 0, now_s)
+    if is_planned:
+        take_up(fleet, 0)
+    return is_planned
 
 
 @loop(nb.types.void(FLEET_TYPE, nb.types.float64))
@@ -136,8 +143,8 @@ class Replay:
         self.fleet = load(fleet, arrivals, np.array([one for own in segments for one in own], SEGMENT))
         self.fleet.loads[0].num_usable_blocks = engine[0].num_usable_blocks
         clear(self.fleet, 0)
-        self.fleet.replicas[0].is_running = 1  # or an arrival would wake it
-        self.in_flight_limit = 2 if engine[0].async_scheduling else 1
+        self.in_flight_limit = int(engine[0].num_stages + engine[0].async_scheduling)
+        self.has_finished = False  # and the scheduler has not told its workers, which it does with the next step
         self.num_added = 0
         self.ids, self.computed = np.zeros((2, len(self.requests)), np.int64)
 
@@ -154,21 +161,35 @@ class Replay:
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """Yields every step in the order in which its output is processed."""
-        in_flight: list[dict[str, Any]] = []
+        in_flight: deque[dict[str, Any]] = deque()  # {} for a plan without work, which takes a place as well
         loop_step = 0
         while self.num_added < len(self.requests) or in_flight or self.has_requests():
             self.add_arrivals(loop_step)
-            planned = self.plan(loop_step)
-            if planned:
-                in_flight.append(planned)
-            if in_flight and (not planned or len(in_flight) == self.in_flight_limit):
-                yield self.deliver(in_flight.pop(0), loop_step, num_behind=len(in_flight))
+            if not self.turn(in_flight, loop_step) and in_flight:
+                step = in_flight.popleft()
+                if step:
+                    yield self.deliver(step, loop_step)
             loop_step += 1
             if loop_step > 1_000_000:
                 raise AssertionError("the replay does not end")
 
+    def turn(self, in_flight: deque[dict[str, Any]], loop_step: int) -> bool:
+        """Plans a step, if there is anything to plan for, and tells whether another may be planned behind it at once."""
+        if not self.has_requests():
+            return False
+        self.has_finished = False
+        planned = self.plan(loop_step)
+        in_flight.append(planned)
+        awaits_tokens = bool(planned) and self.batch().awaits_tokens
+        return len(in_flight) < self.in_flight_limit and not awaits_tokens and (bool(planned) or self.has_requests())
+
     def has_requests(self) -> bool:
-        return bool(self.fleet.loads[0].num_running or self.fleet.loads[0].num_waiting)
+        return bool(self.fleet.loads[0].num_running or self.fleet.loads[0].num_waiting or self.has_finished)
+
+    def batch(self) -> Any:
+        """The step that was planned last."""
+        fleet = self.fleet
+        return fleet.batches[0, int(fleet.replicas[0].num_steps - 1) & (fleet.batches.shape[1] - 1)]
 
     def add_arrivals(self, loop_step: int) -> None:
         while self.num_added < len(self.requests) and self.requests[self.num_added]["arrival_step"] <= loop_step:
@@ -204,15 +225,15 @@ class Replay:
         """Returns how many drafts the step just planned checks, by request."""
         if not self.fleet.engines[0].num_speculative_tokens:
             return {}
-        parity = int(self.fleet.replicas[0].num_steps - 1) & 1
-        counts = {i: int(self.fleet.sequences[i].num_scheduled_drafts[parity]) for i in scheduled}
+        half = int(self.batch().half)
+        counts = {i: int(self.fleet.sequences[i].num_scheduled_drafts[half]) for i in scheduled}
         return {self.names[i]: count for i, count in counts.items() if count}
 
-    def deliver(self, step: dict[str, Any], loop_step: int, num_behind: int) -> dict[str, Any]:
-        self.fleet.replicas[0].is_planned = num_behind
+    def deliver(self, step: dict[str, Any], loop_step: int) -> dict[str, Any]:
         unfinished = np.isnan(self.fleet.requests.finished_at_s[: self.num_added])
         deliver_step(self.fleet, float(loop_step))
         finished = np.flatnonzero(unfinished & ~np.isnan(self.fleet.requests.finished_at_s[: self.num_added]))
+        self.has_finished |= len(finished) > 0
         return step | {"loop_step": loop_step, "finished": sorted(self.names[i] for i in finished)}
 
     def computed_tokens(self) -> dict[int, int]:

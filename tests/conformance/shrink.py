@@ -29,6 +29,8 @@ def shrunk(workload: Workload, is_wrong: Callable[[Workload], bool], seconds: fl
 def is_possible(workload: Workload) -> bool:
     """Whether every request can be served, which vLLM's scheduler does not ask."""
     arguments, requests = workload["engine_args"], workload["requests"]
+    if "pipeline_parallel_size" in arguments and "num_speculative_tokens" in arguments and "async_scheduling" not in arguments:
+        return False
     return bool(requests) and all(
         len(request["prompt"]) < arguments["max_model_len"]
         and num_blocks_needed(arguments, request) < workload["num_gpu_blocks"]
@@ -66,6 +68,8 @@ OPTIONS: tuple[tuple[str, ...], ...] = (
     ("watermark",),
     ("enable_chunked_prefill",),
     ("scheduler_reserve_full_isl",),
+    ("pipeline_parallel_size",),
+    ("prefill_schedule_interval",),
 )
 
 

@@ -74,6 +74,8 @@ FEATURES: dict[str, tuple[float, Test]] = {
     "ngram": (0.15, lambda a, r: a.get("speculative_method") == "ngram"),
     "eagle": (0.25, lambda a, r: a.get("speculative_method") == "eagle"),
     "eos": (0.5, lambda a, r: any(map(is_stopped_early, r))),
+    "pipeline": (0.3, lambda a, r: a.get("pipeline_parallel_size", 1) > 1),
+    "pacing": (0.2, lambda a, r: a.get("prefill_schedule_interval", 1) > 1),
     "model_len": (0.4, lambda a, r: any(len(x["prompt"]) + x["output_len"] > a["max_model_len"] for x in r)),
 }
 
@@ -147,6 +149,10 @@ def engine_arguments(rng: np.random.Generator, drawn: set[str]) -> dict[str, Any
         arguments["async_scheduling"] = True
     if "lora" in drawn:
         arguments["max_loras"] = int(rng.integers(1, 4))
+    if "pipeline" in drawn and ("async" in drawn or not drawn & {"ngram", "eagle"}):  # vLLM's other runner drafts in no pipeline
+        arguments["pipeline_parallel_size"] = int(rng.integers(2, 5))
+    if "pacing" in drawn:
+        arguments["prefill_schedule_interval"] = int(rng.integers(2, 7))
     if drawn & {"ngram", "eagle"}:
         arguments["speculative_method"] = "eagle" if "eagle" in drawn else "ngram"
         arguments["num_speculative_tokens"] = int(rng.integers(1, MAX_DRAFTS + 1))
@@ -287,11 +293,16 @@ def num_usable_blocks(rng: np.random.Generator, arguments: dict[str, Any], reque
     return max(max(needs), int(wanted) if rng.random() < 0.85 else 0)
 
 
+def steps_in_flight(arguments: dict[str, Any]) -> int:
+    """Returns how many steps are planned before the oldest has ended."""
+    return int(arguments.get("pipeline_parallel_size", 1)) + bool(arguments.get("async_scheduling"))
+
+
 def num_blocks_needed(arguments: dict[str, Any], request: dict[str, Any]) -> int:
     """Returns an upper limit of the blocks a request holds at once; exact without drafts and early stops."""
     slots = len(request["prompt"]) + request["output_len"] - 1  # the last token gets no KV
     num_drafts = arguments.get("num_speculative_tokens", 0)
-    num_steps = 2 if arguments.get("async_scheduling") else 1
+    num_steps = steps_in_flight(arguments)
     if num_drafts:
         slots += num_steps * (1 + num_drafts) + num_drafts
     elif is_stopped_early(request):

@@ -30,7 +30,7 @@ class Settings:
     num_speculative_tokens: int = 0
     speculative_method: str = "ngram"
     threshold_binds_alone: bool = False  # vLLM 0.30, as the next
-    skipped_go_first: bool = False
+    passed_by_go_first: bool = False
 
     @property
     def num_lookahead_tokens(self) -> int:

@@ -28,7 +28,7 @@ class Scheduler:
         if request.arrival_time is None:
             request.arrival_time = self.num_added
         self.num_added += 1
-        is_skipped = self.settings.skipped_go_first and request.is_structured
+        is_skipped = self.settings.passed_by_go_first and request.is_structured
         (self.skipped if is_skipped else self.waiting).append(request)
 
     def line(self) -> list[Request]:
@@ -125,7 +125,7 @@ class Scheduler:
             if row is None or not self.fits(row, hits):
                 break
             self.start(row, hits, step)
-        if self.settings.skipped_go_first:
+        if self.settings.passed_by_go_first:
             self.skipped = passed + [request for request in self.skipped if request not in passed]
             self.waiting = [request for request in self.waiting if request not in passed]
 

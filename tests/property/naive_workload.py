@@ -12,7 +12,7 @@ def settings_of(workload: dict[str, Any]) -> Settings:
     same = {name: arguments[name] for name in Settings.__dataclass_fields__ if name in arguments}
     watermark_blocks = int(arguments.get("watermark", 0.0) * num_blocks)
     is_0_30 = version_of(workload) == "0.30.0"
-    versions = {"threshold_binds_alone": is_0_30, "skipped_go_first": is_0_30}
+    versions = {"threshold_binds_alone": is_0_30, "passed_by_go_first": is_0_30}
     return Settings(num_usable_blocks=num_blocks - 1, watermark_blocks=watermark_blocks, **same, **versions)
 
 
