@@ -66,40 +66,35 @@ def add_waiting(fleet: Fleet, r: int, i: int) -> None:
 
     One with structured output counts as passed by from the start, whether its grammar is compiled or not.
     """
-    request = fleet.requests[slot_of(fleet, i)]
-    engine = fleet.engines[fleet.replicas[r].pool]
+    engine, waiting = fleet.engines[fleet.replicas[r].pool], fleet.replicas[r].waiting
     if engine.schedules_by_priority:
-        insert_by_priority(fleet, fleet.replicas[r].waiting, i)
-    elif engine.passed_by_go_first and request.was_passed_by:
-        insert_behind_passed_by(fleet, r, i)
+        insert_by_priority(fleet, waiting, i)
     else:
-        append(fleet, fleet.replicas[r].waiting, i)
+        goes_first = engine.passed_by_go_first and fleet.requests[slot_of(fleet, i)].was_passed_by
+        insert_after(fleet, waiting, i, last_passed_by(fleet, r) if goes_first else waiting.tail)
 
 
 @verb
 def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
     """Puts a preempted request back into replica `r`'s queue: at its front, or where its priority says."""
-    engine = fleet.engines[fleet.replicas[r].pool]
+    engine, waiting = fleet.engines[fleet.replicas[r].pool], fleet.replicas[r].waiting
     if engine.schedules_by_priority:
-        insert_by_priority(fleet, fleet.replicas[r].waiting, i)
-    elif engine.passed_by_go_first:
-        insert_behind_passed_by(fleet, r, i)
+        insert_by_priority(fleet, waiting, i)
     else:
-        insert_after(fleet, fleet.replicas[r].waiting, i, NONE)
+        insert_after(fleet, waiting, i, last_passed_by(fleet, r) if engine.passed_by_go_first else NONE)
 
 
 @rare
-def insert_behind_passed_by(fleet: Fleet, r: int, i: int) -> None:
-    """Puts request `i` into replica `r`'s queue behind those that were passed by, and ahead of all others.
+def last_passed_by(fleet: Fleet, r: int) -> int:
+    """Returns the last of those in replica `r`'s queue that were passed by, or `NONE`; they are its first part.
 
     vLLM 0.30 moves whom it passes by into a queue of their own (`Scheduler.skipped_waiting`), which goes first and which they
     leave when they are admitted. As they are passed by in order, the two are one list whose first part is marked.
     """
-    waiting = fleet.replicas[r].waiting
-    before, after = NONE, waiting.head
-    while after != NONE and fleet.requests[slot_of(fleet, after)].was_passed_by:
-        before, after = after, fleet.requests[slot_of(fleet, after)].next
-    insert_after(fleet, waiting, i, before)
+    last, i = NONE, fleet.replicas[r].waiting.head
+    while i != NONE and fleet.requests[slot_of(fleet, i)].was_passed_by:
+        last, i = i, fleet.requests[slot_of(fleet, i)].next
+    return last
 
 
 @verb
