@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sim.compiled import verb
+from sim.compiled import rare, verb
 from sim.records import CALENDAR, NONE, Fleet
 
 
@@ -62,20 +62,39 @@ def goes_before(fleet: Fleet, i: int, j: int) -> bool:
 
 @verb
 def add_waiting(fleet: Fleet, r: int, i: int) -> None:
-    """Puts a new request into replica `r`'s queue."""
-    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
-        insert_by_priority(fleet, fleet.replicas[r].waiting, i)
+    """Puts a new request into replica `r`'s queue: at its back, or where its priority says.
+
+    One with structured output counts as passed by from the start, whether its grammar is compiled or not.
+    """
+    engine, waiting = fleet.engines[fleet.replicas[r].pool], fleet.replicas[r].waiting
+    if engine.schedules_by_priority:
+        insert_by_priority(fleet, waiting, i)
     else:
-        append(fleet, fleet.replicas[r].waiting, i)
+        goes_first = engine.passed_by_go_first and fleet.requests[slot_of(fleet, i)].was_passed_by
+        insert_after(fleet, waiting, i, last_passed_by(fleet, r) if goes_first else waiting.tail)
 
 
 @verb
 def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
     """Puts a preempted request back into replica `r`'s queue: at its front, or where its priority says."""
-    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
-        insert_by_priority(fleet, fleet.replicas[r].waiting, i)
+    engine, waiting = fleet.engines[fleet.replicas[r].pool], fleet.replicas[r].waiting
+    if engine.schedules_by_priority:
+        insert_by_priority(fleet, waiting, i)
     else:
-        insert_after(fleet, fleet.replicas[r].waiting, i, NONE)
+        insert_after(fleet, waiting, i, last_passed_by(fleet, r) if engine.passed_by_go_first else NONE)
+
+
+@rare
+def last_passed_by(fleet: Fleet, r: int) -> int:
+    """Returns the last of those in replica `r`'s queue that were passed by, or `NONE`; they are its first part.
+
+    vLLM 0.30 moves whom it passes by into a queue of their own (`Scheduler.skipped_waiting`), which goes first and which they
+    leave when they are admitted. As they are passed by in order, the two are one list whose first part is marked.
+    """
+    last, i = NONE, fleet.replicas[r].waiting.head
+    while i != NONE and fleet.requests[slot_of(fleet, i)].was_passed_by:
+        last, i = i, fleet.requests[slot_of(fleet, i)].next
+    return last
 
 
 @verb

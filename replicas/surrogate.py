@@ -133,7 +133,8 @@ class Surrogate(Params):
     )
     vllm_version: Literal["0.30", "0.32"] = Field(
         default="0.32",
-        description="Whose scheduler it follows: 0.30 also cuts a long prompt that is alone. docs/fidelity.md has more.",
+        description="Whose scheduler it follows: 0.30 also cuts a long prompt that is alone, and puts requests that it passed "
+        "by, as their grammar or adapter was missing, ahead of all others. docs/fidelity.md has more.",
     )
     prefill_schedule_interval: int = Field(
         default=1,
@@ -253,6 +254,7 @@ class Surrogate(Params):
             "long_prefill_token_threshold": self.long_prefill_token_threshold,
             "long_prefill_token_threshold_adaptive": self.long_prefill_token_threshold_adaptive,
             "threshold_binds_alone": self.vllm_version == "0.30",
+            "passed_by_go_first": self.vllm_version == "0.30",
             "schedules_by_priority": self.scheduling_policy == "priority",
             "schedules_by_prefix": self.scheduling_policy == "lpm",
             "enable_prefix_caching": bool(self.enable_prefix_caching) or self.scheduling_policy == "lpm",

@@ -260,6 +260,7 @@ ENGINE = np.dtype(
         ("long_prefill_token_threshold", "i8"),  # 0 = none
         ("long_prefill_token_threshold_adaptive", "i8"),  # not below an even share of the budget
         ("threshold_binds_alone", "i8"),  # vLLM 0.30
+        ("passed_by_go_first", "i8"),  # vLLM 0.30: ahead of preempted ones, too; not by priority
         ("schedules_by_priority", "i8"),
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),

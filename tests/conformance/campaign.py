@@ -2,8 +2,8 @@
 
     python -m tests.conformance.campaign --live PYTHON [--workloads 500] [--steps 1000000] [--features prefix,async]
 
-PYTHON is an interpreter with vLLM 0.32.0; it records each workload (tests/conformance/record.py), we replay it. A workload on
-which the two differ is made smaller as long as they still differ, and printed with the first step that differs.
+PYTHON is an interpreter with vLLM 0.32.0 or 0.30.0; it records each workload (tests/conformance/record.py), we replay it. A
+workload on which the two differ is made smaller as long as they still differ, and printed with the first step that differs.
 """
 
 import argparse
@@ -140,9 +140,10 @@ def run(seeds: Iterable[int], options: argparse.Namespace) -> Tally:
         Side(sys.executable, "-m", "tests.conformance.ours"),
         Side(options.live, "-m", "tests.conformance.record", "--serve"),
     )
+    version = version_of(options.live)
     allowed = options.features.split(",") if options.features else tuple(FEATURES)
     for seed in tqdm(seeds, unit=" workloads", disable=None):
-        workload = generate(seed, allowed)
+        workload = generate(seed, allowed, vllm_version=version)
         missing = not_modelled(workload["engine_args"])
         if missing:
             tally.skipped[missing] += 1
@@ -153,6 +154,13 @@ def run(seeds: Iterable[int], options: argparse.Namespace) -> Tally:
     sides.ours.close()
     sides.live.close()
     return tally
+
+
+def version_of(python: str) -> str:
+    """Returns the version of the vLLM that an interpreter has."""
+    ask = "from tests.conformance.live_vllm import installed_version; print(installed_version())"
+    answer = subprocess.run([python, "-c", ask], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    return answer.stdout.split()[-1]
 
 
 def compare(workload: Workload, sides: Sides, tally: Tally, keep: Path | None) -> None:
@@ -182,7 +190,7 @@ def write(folder: Path, workload: Workload, steps: list[Step]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--live", required=True, metavar="PYTHON", help="an interpreter with vLLM 0.32.0")
+    parser.add_argument("--live", required=True, metavar="PYTHON", help="an interpreter with vLLM 0.32.0 or 0.30.0")
     parser.add_argument("--workloads", type=int, default=500)
     parser.add_argument("--steps", type=int, default=1_000_000, help="stop after so many steps of vLLM's")
     parser.add_argument("--seed", type=int, default=1, help="of the first workload; each next one has the next seed")

@@ -1,4 +1,4 @@
-"""Makes vLLM's scheduler (0.32.0) and requests for it, with no engine and no model; only a live interpreter can run it."""
+"""Makes vLLM's scheduler and requests for it, with no engine and no model; only a live interpreter can run it."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-VLLM_VERSION = "0.32.0"
+KNOWN_VERSIONS = ("0.30.0", "0.32.0")
 STOP_TOKEN = 99_999  # occurs in no prompt, and in an output only where the request stops early
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -28,14 +28,21 @@ def load_vllm() -> Any:
     """Imports vLLM and returns a model configuration for `Recorder`; takes about half a minute."""
     os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     logging.disable(logging.WARNING)
-    import vllm  # type: ignore[import-not-found]
     from vllm.config import ModelConfig  # type: ignore[import-not-found]
 
-    if vllm.__version__.partition("+")[0] != VLLM_VERSION:
-        raise SystemExit(f"this is vLLM {vllm.__version__}; our scheduler follows {VLLM_VERSION}")
+    if installed_version() not in KNOWN_VERSIONS:
+        raise SystemExit(f"this is vLLM {installed_version()}; our scheduler follows {' and '.join(KNOWN_VERSIONS)}")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(MODEL))
         return ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0)
+
+
+def installed_version() -> str:
+    """Returns the version of the vLLM of this interpreter."""
+    from vllm.version import __version__  # type: ignore[import-not-found]
+
+    version: str = __version__.partition("+")[0]
+    return version
 
 
 def vllm_config(workload: dict[str, Any], model_config: Any) -> Any:
@@ -58,6 +65,7 @@ def vllm_config(workload: dict[str, Any], model_config: Any) -> Any:
     model_config = copy(model_config)
     model_config.max_model_len = arguments["max_model_len"]
     num_drafts, max_loras = arguments.get("num_speculative_tokens", 0), arguments.get("max_loras", 0)
+    since_0_32 = {name: arguments[name] for name in ("long_prefill_token_threshold_adaptive",) if name in arguments}
     config = VllmConfig(
         model_config=model_config,
         device_config=DeviceConfig("cpu"),
@@ -71,11 +79,11 @@ def vllm_config(workload: dict[str, Any], model_config: Any) -> Any:
             is_encoder_decoder=False,
             enable_chunked_prefill=arguments.get("enable_chunked_prefill", True),
             long_prefill_token_threshold=arguments.get("long_prefill_token_threshold", 0),
-            long_prefill_token_threshold_adaptive=arguments.get("long_prefill_token_threshold_adaptive", False),
             watermark=arguments.get("watermark", 0.0),
             scheduler_reserve_full_isl=arguments.get("scheduler_reserve_full_isl", True),
             policy=arguments.get("scheduling_policy", "fcfs"),
             async_scheduling=False,
+            **since_0_32,
         ),
         lora_config=LoRAConfig(max_loras=max_loras) if max_loras else None,
         speculative_config=SpeculativeConfig(method="ngram", num_speculative_tokens=num_drafts) if num_drafts else None,

@@ -1,8 +1,9 @@
 """Records what vLLM's own scheduler decides, step by step, for workloads that enter by step index.
 
 The classes are vLLM's (`Scheduler`, `AsyncScheduler`); the loop is that of its engine core (`EngineCore.step` and
-`step_with_batch_queue`, vllm/v1/engine/core.py, 0.32.0); the model's outputs are made up from the workload. No model runs, so
-a run takes a millisecond a step or less. vLLM is needed only here: run this with an interpreter that has it,
+`step_with_batch_queue`, vllm/v1/engine/core.py, 0.32.0 and 0.30.0 alike); the model's outputs are made up from the workload.
+No model runs, so a run takes a millisecond a step or less. vLLM is needed only here: run this with an interpreter that has
+the workload's version,
 
     python -m tests.conformance.record WORKLOAD.json... --out DIR     # writes DIR/NAME_workload.json, DIR/NAME_steps.jsonl
     python -m tests.conformance.record --check DIR                    # records DIR's workloads again and compares
@@ -20,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.conformance.live_vllm import STOP_TOKEN, AnyGrammar, load_vllm, new_request, new_scheduler
-from tests.conformance.workloads import is_stopped_early, text_of
+from tests.conformance.live_vllm import STOP_TOKEN, AnyGrammar, installed_version, load_vllm, new_request, new_scheduler
+from tests.conformance.workloads import is_stopped_early, text_of, version_of
 
 FILLER_TOKEN = 1  # drafts, and what a verification accepts beyond the end of a request: vLLM looks at neither
 MAX_IDLE_LOOPS = 10_000
@@ -43,6 +44,8 @@ class Recorder:
         from vllm.utils.hashing import sha256  # type: ignore[import-not-found]
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # type: ignore[import-not-found]
 
+        if version_of(workload) != installed_version():
+            raise ValueError(f"this workload is for vLLM {version_of(workload)}, this is {installed_version()}")
         init_none_hash(sha256)
         arguments = workload["engine_args"]
         hasher = get_request_block_hasher(arguments["block_size"], sha256) if arguments.get("enable_prefix_caching") else None
@@ -111,7 +114,7 @@ class Recorder:
     def schedule(self) -> Batch:
         scheduler = self.scheduler
         preemptions = {r.request_id: r.num_preemptions for r in scheduler.running}
-        admitted = {r.request_id for r in scheduler.waiting}
+        admitted = {r.request_id for queue in waiting_queues(scheduler) for r in queue}
         output = scheduler.schedule(self.num_schedules % self.prefill_interval != 0)
         self.num_schedules += 1
         requests = {name: scheduler.requests[name] for name in output.num_scheduled_tokens}  # in scheduling order
@@ -127,7 +130,7 @@ class Recorder:
             "resumed": sorted(name for name, r in requests.items() if name in admitted and r.num_preemptions),
             "preempted": [name for name, before in preemptions.items() if scheduler.requests[name].num_preemptions > before],
             "running": len(scheduler.running),
-            "waiting": len(scheduler.waiting),
+            "waiting": sum(map(len, waiting_queues(scheduler))),
             "free_blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
             "total_blocks": scheduler.kv_cache_manager.block_pool.num_gpu_blocks,
             "cached": {name: computed[name] for name in requests if name in admitted},
@@ -170,6 +173,12 @@ class Recorder:
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
 
 
+def waiting_queues(scheduler: Any) -> list[Any]:
+    """Returns a scheduler's queues: beside `waiting` the one that its version has."""
+    names = ("waiting", "skipped_waiting", "kv_holding_waiting")
+    return [getattr(scheduler, name) for name in names if hasattr(scheduler, name)]
+
+
 def emits(request: Any) -> bool:
     """Whether a request that was just scheduled samples a token in this step."""
     return not request.is_prefill_chunk
@@ -196,10 +205,15 @@ def write(workload_path: Path, folder: Path, model_config: Any) -> int:
 
 
 def check(folder: Path, model_config: Any) -> int:
-    """Records a folder's workloads again and prints in how many steps anything that both recordings tell differs."""
+    """Records a folder's workloads again and prints in how many steps anything that both recordings tell differs.
+
+    Those of another version of vLLM are passed over.
+    """
     num_failed = 0
     for path in sorted(folder.glob("*_workload.json*")):
         workload = json.loads(text_of(path))
+        if version_of(workload) != installed_version():
+            continue
         recorded = text_of(path.with_name(path.name.replace("_workload.json", "_steps.jsonl"))).splitlines()
         before, now = [json.loads(line) for line in recorded], list(Recorder(workload, model_config).steps())
         mismatched = [i for i, (a, b) in enumerate(zip(before, now, strict=False)) if not is_same(a, b)]

@@ -25,7 +25,7 @@ from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL, CLASS, ENGINE, FLEET_TYPE, NONE, SEGMENT, Fleet, records
 from sim.window import load, new_fleet
-from tests.conformance.workloads import text_of
+from tests.conformance.workloads import text_of, version_of
 
 COMPARED = ("reqs", "new", "resumed", "preempted", "finished", "running", "waiting", "free_blocks")
 MORE_COMPARED = ("loop_step", "cached", "drafts")  # where the recording tells them
@@ -67,7 +67,7 @@ def engine_of(workload: dict[str, Any]) -> Any:
     engine.async_scheduling = arguments.get("async_scheduling", False)
     engine.long_prefill_token_threshold = arguments.get("long_prefill_token_threshold", 0)
     engine.long_prefill_token_threshold_adaptive = arguments.get("long_prefill_token_threshold_adaptive", False)
-    engine.threshold_binds_alone = workload.get("vllm_version", "0.32.0").startswith("0.30.")
+    engine.threshold_binds_alone = engine.passed_by_go_first = version_of(workload) == "0.30.0"
     engine.schedules_by_priority = arguments.get("scheduling_policy", "fcfs") == "priority"
     engine.enable_prefix_caching = arguments.get("enable_prefix_caching", False)
     engine.max_loras = arguments.get("max_loras", 0)
@@ -149,10 +149,14 @@ class Replay:
         self.ids, self.computed = np.zeros((2, len(self.requests)), np.int64)
 
     def _class(self, request: dict[str, Any], arguments: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns what a CLASS record holds: priority, adapter, max_tokens, grammar_s, with a step as the unit of time."""
+        """Returns what a CLASS record holds: priority, adapter, max_tokens, grammar_s, with a step as the unit of time.
+
+        Steps are planned half a step after arrivals, so that a grammar that is compiled at once counts as one, too.
+        """
         adapter = request.get("lora", 0) if arguments.get("max_loras") else 0
-        ready_step = request.get("grammar_ready_step")  # steps are planned half a unit after requests arrive
-        grammar_s = 0.0 if ready_step is None else max(ready_step - request["arrival_step"], 0) + 0.25
+        grammar_s = 0.0
+        if "grammar_ready_step" in request:
+            grammar_s = max(0, request["grammar_ready_step"] - request["arrival_step"]) + 0.25
         return request.get("priority", 0), adapter, request.get("max_tokens", request["output_len"]), grammar_s, 1, 0
 
     def steps(self) -> Iterator[dict[str, Any]]:

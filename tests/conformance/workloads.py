@@ -18,11 +18,18 @@ GOLDEN = 0x9E3779B97F4A7C15
 VOCABULARY = 100  # small, so that recordings are small; what prompts share, they share by construction
 NUM_TEMPLATES = 3
 MAX_DRAFTS = 5
+VLLM_VERSION = "0.32.0"  # of a workload that names none
 
 
 def text_of(path: Path) -> str:
     """Returns the text of a file, gzipped or not."""
     return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+
+
+def version_of(workload: dict[str, Any]) -> str:
+    """Returns whose scheduler a workload is for."""
+    version: str = workload.get("vllm_version", VLLM_VERSION)
+    return version
 
 
 def splitmix64(x: int) -> int:
@@ -79,7 +86,11 @@ def features_of(workload: dict[str, Any]) -> list[str]:
 
 
 def generate(
-    seed: int, allowed: Collection[str] = tuple(FEATURES), required: Collection[str] = (), num_requests: int | None = None
+    seed: int,
+    allowed: Collection[str] = tuple(FEATURES),
+    required: Collection[str] = (),
+    num_requests: int | None = None,
+    vllm_version: str = VLLM_VERSION,
 ) -> dict[str, Any]:
     """Returns the workload of a seed.
 
@@ -88,6 +99,7 @@ def generate(
         allowed: features to draw from, each with its probability.
         required: features it has in any case.
         num_requests: None draws it: a few in a quarter of the workloads, else 60 to 200.
+        vllm_version: whose options it keeps to.
     """
     rng = np.random.default_rng(seed)
     drawn = {name for name, (chance, _) in FEATURES.items() if rng.random() < chance and name in allowed} | set(required)
@@ -96,9 +108,12 @@ def generate(
     if num_requests is None:
         num_requests = int(rng.integers(2, 7) if rng.random() < 0.25 else rng.integers(60, 201))
     arguments = engine_arguments(rng, drawn)
+    if vllm_version == "0.30.0":
+        arguments.pop("long_prefill_token_threshold_adaptive", None)
     requests = add_options(rng, drawn, arguments, new_requests(rng, drawn, arguments, num_requests))
     return {
         "name": f"seed{seed}",
+        "vllm_version": vllm_version,
         "engine_args": arguments,
         "num_gpu_blocks": 1 + num_usable_blocks(rng, arguments, requests),
         "requests": requests,

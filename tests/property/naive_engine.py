@@ -47,7 +47,7 @@ def told(step: Step, scheduler: Scheduler) -> dict[str, Any]:
         "resumed": sorted(step.resumed),
         "preempted": sorted(step.preempted),
         "running": len(scheduler.running),
-        "waiting": len(scheduler.waiting),
+        "waiting": len(scheduler.line()),
         "free_blocks": len(scheduler.pool.free),
         "cached": {row.request.name: row.num_before for row in step.rows if row.request.name in admitted},
         "drafts": {row.request.name: row.num_drafts for row in step.rows if row.num_drafts},
@@ -90,14 +90,14 @@ def by_time(
             coming.take(scheduler.deliver(step, now_s), now_s)
         else:
             scheduler.num_plans = 0
-            grammars_s = [r.grammar_ready_at for r in scheduler.waiting if r.grammar_ready_at > now_s]
+            grammars_s = [r.grammar_ready_at for r in scheduler.line() if r.grammar_ready_at > now_s]
             now_s = min([coming.next_at_s(), *grammars_s])
             if now_s == math.inf:
                 break
             while coming.next_at_s() == now_s:
                 scheduler.add(coming.send())
     assert not coming.requests
-    assert not scheduler.waiting
+    assert not scheduler.line()
     assert not scheduler.running
     return pipeline.busy_s
 

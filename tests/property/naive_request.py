@@ -31,6 +31,8 @@ class Settings:
     speculative_method: str = "ngram"
     num_stages: int = 1  # vLLM's pipeline_parallel_size
     prefill_schedule_interval: int = 1
+    threshold_binds_alone: bool = False  # vLLM 0.30, as the next
+    passed_by_go_first: bool = False
 
     @property
     def max_in_flight(self) -> int:
@@ -58,7 +60,7 @@ class Request:
     priority: int = 0  # lower ones first
     arrival_time: float | None = None  # None: its number in the order of arrival
     lora: int = 0  # 0: none
-    grammar_ready_at: float = -math.inf  # an instant for `by_time`, a step for `by_step`
+    grammar_ready_at: float = -math.inf  # an instant for `by_time`, a step for `by_step`; as it is: no structured output
     tokens: Callable[[int], Hashable] | None = None  # what is at a position, prompt first; None: all its own
     num_accepted: Callable[[int], int] = lambda _: 0  # of the drafts that follow so many output tokens
 
@@ -86,6 +88,10 @@ class Request:
     @property
     def limit(self) -> int:
         return self.num_output_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def is_structured(self) -> bool:
+        return self.grammar_ready_at > -math.inf
 
     def key(self, end: int) -> Hashable:
         """15: what the KV of a block that ends there depends on: the adapter, and every token up to it."""

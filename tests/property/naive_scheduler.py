@@ -3,7 +3,6 @@
 The numbers in the comments are the items of the reading aid (`shared/reference/vllm-v1-scheduler.md`).
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ class Scheduler:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.waiting: list[Request] = []
+        self.skipped: list[Request] = []  # vLLM 0.30
         self.running: list[Request] = []
         self.pool = Pool(settings.num_usable_blocks)
         self.prefix_cache_queries = 0  # tokens looked up by requests admitted for the first time, and tokens found
@@ -26,21 +26,23 @@ class Scheduler:
         self.is_saturated = False
 
     def has_requests(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.line() or self.running)
 
     def add(self, request: Request) -> None:
         """vLLM takes the clock's time for an arrival time; of requests that arrive at one instant it is never the same."""
         if request.arrival_time is None:
             request.arrival_time = self.num_added
-        request.was_passed_by = request.grammar_ready_at > -math.inf
+        request.was_passed_by = request.is_structured
         self.num_added += 1
-        self.line_up(request, place=len(self.waiting))
+        is_skipped = self.settings.passed_by_go_first and request.is_structured
+        (self.skipped if is_skipped else self.waiting).append(request)
 
-    def line_up(self, request: Request, place: int) -> None:
-        """First come, first served; or 10, last sentence, wherever it was put."""
-        self.waiting.insert(place, request)
+    def line(self) -> list[Request]:
+        """First come, first served; or 10, last sentence, in whichever queue they are."""
+        line = self.skipped + self.waiting
         if self.settings.scheduling_policy == "priority":
-            self.waiting.sort(key=lambda r: (r.priority, r.arrival_time, r.name))
+            line.sort(key=lambda r: (r.priority, r.arrival_time, r.name))
+        return line
 
     # A step: one token budget, no phases (1); the running first, in order of admission (2).
 
@@ -63,15 +65,15 @@ class Scheduler:
         if not step.preempted:  # 9
             self.admit(step, now)
             if not self.defers_prefills:
-                self.is_saturated = any(not request.was_passed_by for request in self.waiting)
+                self.is_saturated = any(not request.was_passed_by for request in self.line())
         for row in step.rows:
             self.advance(row, step)
         return step
 
     def threshold(self) -> int:
         """4: how many tokens one request may get; 0 = any number."""
-        settings, num_requests = self.settings, len(self.running) + len(self.waiting)
-        if num_requests <= 1 or settings.long_prefill_token_threshold == 0:
+        settings, num_requests = self.settings, len(self.running) + len(self.line())
+        if (num_requests <= 1 and not settings.threshold_binds_alone) or settings.long_prefill_token_threshold == 0:
             return 0
         fair = settings.max_num_batched_tokens // num_requests if settings.long_prefill_token_threshold_adaptive else 0
         return max(settings.long_prefill_token_threshold, fair)
@@ -124,23 +126,27 @@ class Scheduler:
         victim.is_prefill_chunk = False
         victim.next_decode_plan = 0
         victim.num_preemptions += 1
-        self.line_up(victim, place=0)
+        self.waiting.insert(0, victim)
         step.preempted.append(victim.name)
 
     def admit(self, step: Step, now: float) -> None:
         """10: down the line, past those that may not run now, until one does not fit."""
-        place = 0
-        while place < len(self.waiting) and len(self.running) < self.settings.max_num_seqs and step.budget > 0:
-            request = self.waiting[place]
+        passed = []
+        for request in self.line():
+            if len(self.running) == self.settings.max_num_seqs or step.budget == 0:
+                break
             if self.is_held_up(request, step, now):
                 request.was_passed_by = True
-                place += 1
+                passed.append(request)
                 continue
             hits = self.hits(request)
             row = self.first_row(request, len(hits) * self.settings.block_size, step)
             if row is None or not self.fits(row, hits):
                 break
             self.start(row, hits, step)
+        if self.settings.passed_by_go_first:
+            self.skipped = passed + [request for request in self.skipped if request not in passed]
+            self.waiting = [request for request in self.waiting if request not in passed]
 
     def is_held_up(self, request: Request, step: Step, now: float) -> bool:
         """10: it has no grammar yet, or no adapter slot, which the scheduled hold and a running one without tokens does not.
@@ -188,7 +194,7 @@ class Scheduler:
     def start(self, row: Row, hits: list[int], step: Step) -> None:
         request = row.request
         assert not row.is_padded or row.num_new == 1 + row.num_drafts, "vLLM stops here: the threshold cut a padded decode"
-        self.waiting.remove(request)
+        self.leave_line(request)
         self.running.append(request)
         request.was_passed_by = False
         request.computed = row.num_before
@@ -212,7 +218,7 @@ class Scheduler:
         row.has_output = not request.is_prefill_chunk
         if row.has_output:
             row.needs_token = request.placeholders > 0
-            step.awaits_tokens |= row.needs_token and request.grammar_ready_at > -math.inf
+            step.awaits_tokens |= row.needs_token and request.is_structured
             request.next_decode_plan = self.num_plans + self.settings.num_stages * self.settings.async_scheduling
             request.placeholders += 1 + row.num_drafts
             request.drafts = self.settings.num_speculative_tokens
@@ -276,8 +282,14 @@ class Scheduler:
         """17: after so many output tokens."""
         return min(request.num_output_tokens, request.limit, self.settings.max_model_len - request.num_prompt_tokens)
 
+    def leave_line(self, request: Request) -> None:
+        (self.waiting if request in self.waiting else self.skipped).remove(request)
+
     def finish(self, request: Request) -> None:
-        (self.running if request in self.running else self.waiting).remove(request)
+        if request in self.running:
+            self.running.remove(request)
+        else:
+            self.leave_line(request)
         self.pool.release(request.blocks)
         request.blocks = []
         request.is_finished = True

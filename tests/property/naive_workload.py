@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from tests.conformance.workloads import version_of
 from tests.property.naive_request import Request, Settings
 
 
@@ -11,7 +12,9 @@ def settings_of(workload: dict[str, Any]) -> Settings:
     same = {name: arguments[name] for name in Settings.__dataclass_fields__ if name in arguments}
     same["num_stages"] = arguments.get("pipeline_parallel_size", 1)
     watermark_blocks = int(arguments.get("watermark", 0.0) * num_blocks)
-    return Settings(num_usable_blocks=num_blocks - 1, watermark_blocks=watermark_blocks, **same)
+    is_0_30 = version_of(workload) == "0.30.0"
+    versions = {"threshold_binds_alone": is_0_30, "passed_by_go_first": is_0_30}
+    return Settings(num_usable_blocks=num_blocks - 1, watermark_blocks=watermark_blocks, **same, **versions)
 
 
 def arriving_of(workload: dict[str, Any]) -> list[tuple[int, Request]]:

@@ -186,6 +186,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, num_drafts + 1, num_drafts + 7])),
         "schedules_by_priority": int(draw(st.booleans())),
         "enable_prefix_caching": int(draw(st.booleans())),
+        **dict.fromkeys(["threshold_binds_alone", "passed_by_go_first"], int(draw(st.booleans()))),  # vLLM 0.30 or 0.32
         "max_loras": draw(st.sampled_from([0, 0, 1, 2])),
         "num_speculative_tokens": num_drafts,
         "num_lookahead_tokens": num_drafts if is_eagle else 0,

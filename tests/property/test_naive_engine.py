@@ -146,7 +146,7 @@ class Counting(naive.Scheduler):
 
     def schedule(self, now: float) -> Step:
         step = super().schedule(now)
-        num_masks = sum(request.grammar_ready_at > -math.inf for request in self.running)
+        num_masks = sum(request.is_structured for request in self.running)
         more = {"num_adapters": len(step.loras), "num_masks": num_masks}
         features = step.features
         step.features = lambda: features() | more  # type: ignore[method-assign]

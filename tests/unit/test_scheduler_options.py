@@ -349,6 +349,14 @@ def test_e31_grammar_s_is_paid_on_each_replica() -> None:
     assert ran.requests.scheduled_at_s.tolist() == [5.5, 5.5, 20.0, 20.0]
 
 
+@pytest.mark.parametrize(("version", "scheduled_s"), [("0.32", [0.0, 4.0, 5.0]), ("0.30", [0.0, 5.0, 4.0])])
+def test_e31_vllm_version_whether_structured_output_goes_ahead(version: str, scheduled_s: list[float]) -> None:
+    """A place for one, taken until 4 s; a plain request waits, and behind it one whose grammar is compiled by then."""
+    rows = [(0.0, 4, 4, 0), (0.5, 4, 1, 0), (1.5, 4, 1, 2)]
+    ran = run(arrivals(rows), engine(max_num_seqs=1, async_scheduling=False, vllm_version=version), classes=GRAMMARS)
+    assert ran.requests.scheduled_at_s.tolist() == scheduled_s
+
+
 @pytest.mark.parametrize(("async_scheduling", "expected_s"), [(False, 0.01 + 64 * 40e-6), (True, 0.01)])
 def test_e31_grammar_cpu_s_per_request(async_scheduling: bool, expected_s: float) -> None:
     """64 masks of 40 us are 2.6 ms of CPU (the first text): after a GPU step of 10 ms, or hidden behind it."""
