@@ -115,12 +115,12 @@ def test_an_engine_argument_that_is_not_simulated_is_said(folder: Path, tmp_path
     for path in folder.glob("plain_*"):
         (tmp_path / path.name.replace("plain", "odd")).write_text(path.read_text())
     meta = json.loads((tmp_path / "odd_meta.json").read_text())
-    meta["engine_args"]["pipeline_parallel_size"] = 2
+    meta["engine_args"]["decode_context_parallel_size"] = 2
     (tmp_path / "odd_meta.json").write_text(json.dumps(meta))
     config = {"kind": "validate", "recordings": str(tmp_path), "calibration": str(folder / "fit" / "calibration.yaml")}
     (tmp_path / "odd.yaml").write_text(yaml.safe_dump(config))
     result = run(tmp_path / "odd.yaml", out=tmp_path / "out", progress=False)
-    assert "! odd: not simulated: pipeline_parallel_size=2" in (result.folder / "report.md").read_text()
+    assert "! odd: not simulated: decode_context_parallel_size=2" in (result.folder / "report.md").read_text()
 
 
 def test_statistics_and_errors_by_hand() -> None:
