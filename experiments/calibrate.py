@@ -18,12 +18,12 @@ from experiments.whole_folder import whole_folder
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Calibration, KvCache, read, write
 from replicas.calibration.fit import Fit, fit, fit_kernels
-from replicas.calibration.links import Links, links_of
 from replicas.calibration.llmservingsim import ProfileError, read_profile, shapes_served, steps_of
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.mixture import mixture_of
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
+from replicas.links import Links, links_of
 from replicas.vllm_defaults import largest_graph_tokens
 from sim.errors import ConfigError
 

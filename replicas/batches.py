@@ -35,8 +35,7 @@ def clear_batch(fleet: Fleet, r: int) -> None:
     """Opens the record of replica `r`'s next step; `schedule_decodes` sets the sums."""
     batch = next_batch(fleet, r)
     batch.step = fleet.replicas[r].num_steps
-    batch.num_masks = batch.num_adapters = 0
-    batch.has_prefill = batch.half = batch.awaits_tokens = batch.num_empty_behind = 0
+    batch.num_adapters = batch.has_prefill = batch.awaits_tokens = batch.num_empty_behind = 0
     batch.first_head = NONE
 
 

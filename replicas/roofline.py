@@ -4,6 +4,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from replicas.catalog import Gpu, Model
+from replicas.links import links_of
 from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes
 from replicas.vllm_defaults import largest_graph_tokens
 
@@ -25,11 +26,11 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
     flops_per_s = gpu.bf16_flops_per_s
     if options.quantization == "fp8" and gpu.fp8_flops_per_s is not None:
         flops_per_s = gpu.fp8_flops_per_s
-    hops = 2 * model.layers * 2 * (n - 1)  # two ring all-reduces a layer, each of 2 (n - 1) messages
-    message_bytes = model.hidden * BF16_BYTES / n  # per token
     m = options.num_sharing(model)
+    all_reduces, exchange = (
+        links_of(model, gpu, size, ranks, options.link_latency_s, options.link_efficiency) for size, ranks in ((n, 1), (1, m))
+    )
     expert_flops = 2.0 * model.num_expert_params * model.expert_hit_share if m > 1 else 0.0
-    exchanged_bytes = 2 * model.moe_layers * (m - 1) / m * model.hidden * BF16_BYTES  # all-gather and reduce-scatter
     return {
         "flops_per_token": 2.0 * model.num_active_params - expert_flops,
         "expert_flops_per_token": expert_flops / m,
@@ -40,9 +41,9 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "expert_hit_share": model.expert_hit_share,
         "kv_bytes_per_token": n * kv_bytes_per_token(model, n, options.kv_element_bytes),
         "bytes_per_s": n * gpu.bytes_per_s * options.bandwidth_efficiency,
-        "comm_s": hops * options.link_latency_s,
-        "comm_s_per_token": hops * message_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
-        "exchange_s_per_token": exchanged_bytes / (gpu.link_bytes_per_s * options.link_efficiency),
+        "comm_s": all_reduces.fixed_s,
+        "comm_s_per_token": all_reduces.s_per_token,
+        "exchange_s_per_token": exchange.s_per_exchanged_token,
         "handover_s": options.link_latency_s,
         "handover_s_per_token": 2 * model.hidden * BF16_BYTES / NETWORK_BYTES_PER_S,  # hidden states and residuals
         "adapter_bytes": lora_bytes(model, options.max_lora_rank),

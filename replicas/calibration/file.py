@@ -233,7 +233,7 @@ def located(path: str | Path) -> Path:
     for place in (given, ours):
         if place.exists():
             return place
-    places = "" if given.is_absolute() else f", neither {given.absolute()} nor {ours}"
+    places = "" if given.absolute() == ours else f", neither {given.absolute()} nor {ours}"
     raise ValueError(f"calibration {path}: no such file{places}; `kind: calibrate` makes one")
 
 

@@ -11,8 +11,8 @@ from replicas.calibration.cpu_fit import fit_cpu
 from replicas.calibration.device_fit import NAMES, OUTLIER, device_s, fit_device, identified
 from replicas.calibration.file import SHORTEST_S, CpuTime, DeviceTime, Drift, FittedRange, Residuals, Spread
 from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_of
-from replicas.calibration.links import NO_LINKS, Links
 from replicas.calibration.mixture import DENSE, Mixture
+from replicas.links import NO_LINKS, Links
 from replicas.step_time import padded_tokens
 
 Floats = NDArray[np.float64]

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from replicas.calibration.file import Calibration, CpuPart, CpuTime, DeviceTime, FittedRange, KvCache, located, read, write
 from replicas.catalog import Gpu, Model, gpu
+from replicas.links import links_of
 from replicas.memory import BF16_BYTES, kv_bytes_per_token, weight_bytes
 from sim.params import Params
 
@@ -90,16 +91,15 @@ class GpuCalibration(Params):
         attended_per_s = n * self._peak(kv_element_bytes == 1) * reached.flops_efficiency
         weights_per_s = self.gpu.bytes_per_s * reached.bandwidth_efficiency
         kv_per_s = self.gpu.bytes_per_s * reached.kv_bandwidth_efficiency
-        num_all_reduces = 2 * model.layers if n > 1 else 0
-        sent_bytes = 2 * (n - 1) / n * model.hidden * BF16_BYTES  # of a token, from each GPU
+        ring = links_of(model, self.gpu, n, 1, reached.link_latency_s, reached.link_efficiency)
+        kernels_s = 2 * model.layers * reached.all_reduce_s if n > 1 else 0.0  # of all-reduces that are no ring
         return DeviceTime(
-            s_per_token=2.0 * model.num_active_params / flops_per_s
-            + num_all_reduces * sent_bytes / (self.gpu.link_bytes_per_s * reached.link_efficiency),
+            s_per_token=2.0 * model.num_active_params / flops_per_s + ring.s_per_token,
             s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / attended_per_s,
             weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
             s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s,
             serial_share=reached.serial_share,
-            fixed_s=reached.fixed_s + num_all_reduces * (reached.all_reduce_s + 2 * (n - 1) * reached.link_latency_s),
+            fixed_s=reached.fixed_s + kernels_s + ring.fixed_s,
             s_per_request=reached.s_per_request,
             mixed_s=reached.mixed_s,
         )

@@ -10,10 +10,10 @@ import yaml
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
-from replicas.calibration.links import NO_LINKS, Links
 from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 from replicas.catalog import Model
+from replicas.links import NO_LINKS, Links
 from replicas.step_time import padded_tokens
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,6 @@ from experiments import run
 from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
 from replicas.calibration.file import read
 from replicas.calibration.fit import fit_kernels, predicted_s
-from replicas.calibration.links import Links, links_of
 from replicas.calibration.llmservingsim import (
     IN_A_DENSE_LAYER,
     IN_EACH_LAYER,
@@ -26,6 +25,7 @@ from replicas.calibration.mixture import mixture_of
 from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 from replicas.catalog import gpu, model
+from replicas.links import Links, links_of
 from tests.engines import truth
 from tests.shared import shared
 
