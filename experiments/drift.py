@@ -19,7 +19,6 @@ _RATES = ("flops_per_s", "bytes_per_s")
 _TIMES = (
     "comm_s",
     "comm_s_per_token",
-    "exchange_s_per_token",
     "overhead_s",
     "gpu_s_per_request",
     "mixed_s",

@@ -11,12 +11,11 @@ class Links(NamedTuple):
 
     num_ranks: int = 1  # engines that share experts and step together
     fixed_s: float = 0.0
-    s_per_token: float = 0.0  # of the engine's own step, padded
-    s_per_exchanged_token: float = 0.0  # of the steps of all ranks together
+    s_per_token: float = 0.0  # of the longest of their steps, padded
 
-    def step_s(self, num_tokens: float, num_tokens_together: float) -> float:
-        """Returns the seconds of a step's messages."""
-        return self.fixed_s + num_tokens * self.s_per_token + num_tokens_together * self.s_per_exchanged_token
+    def step_s(self, num_tokens: float) -> float:
+        """Returns the seconds of the messages of a step of so many tokens."""
+        return self.fixed_s + num_tokens * self.s_per_token
 
 
 NO_LINKS = Links()
@@ -25,8 +24,9 @@ NO_LINKS = Links()
 def links_of(model: Model, gpu: Gpu, tensor_parallel_size: int, num_ranks: int, latency_s: float, efficiency: float) -> Links:
     """Returns the messages of `tensor_parallel_size` GPUs, and of `num_ranks` engines that share the model's experts.
 
-    Two ring all-reduces a layer, each of 2 (n - 1) messages; and in a layer with experts an all-gather of the hidden states of
-    all ranks' tokens and a reduce-scatter, each of ranks - 1 messages, as vLLM's default `all2all_backend` sends them.
+    Two ring all-reduces a layer, each of 2 (n - 1) messages of an n-th of the tokens; and in a layer with experts an all-gather
+    of the hidden states of all ranks' tokens and a reduce-scatter, each of ranks - 1 messages of a rank's tokens, as vLLM's
+    default `all2all_backend` sends them.
 
     Args:
         model: whose hidden states are sent.
@@ -39,4 +39,4 @@ def links_of(model: Model, gpu: Gpu, tensor_parallel_size: int, num_ranks: int, 
     n, m = tensor_parallel_size, num_ranks
     reduced, exchanged = 2 * model.layers * 2 * (n - 1), 2 * model.moe_layers * (m - 1)
     message_s = model.hidden * BF16_BYTES / (gpu.link_bytes_per_s * efficiency)  # a token's hidden state, whole
-    return Links(m, (reduced + exchanged) * latency_s, reduced * message_s / n, exchanged * message_s / m)
+    return Links(m, (reduced + exchanged) * latency_s, (reduced / n + exchanged) * message_s)

@@ -21,7 +21,7 @@ def pass_stages(fleet: Fleet, r: int, now_s: float) -> float:
     """
     engine = fleet.engines[fleet.replicas[r].pool]
     batch = next_batch(fleet, r)
-    stage_s = gpu_time(batch, engine, batch.num_tokens) / engine.num_stages
+    stage_s = gpu_time(batch, engine, batch.num_tokens, batch.num_tokens) / engine.num_stages
     at_s = max(now_s + cpu_time(batch, engine), batch.ends_at_s)
     for stage in range(engine.num_stages):
         if stage > 0:

@@ -27,9 +27,7 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
     if options.quantization == "fp8" and gpu.fp8_flops_per_s is not None:
         flops_per_s = gpu.fp8_flops_per_s
     m = options.num_sharing(model)
-    all_reduces, exchange = (
-        links_of(model, gpu, size, ranks, options.link_latency_s, options.link_efficiency) for size, ranks in ((n, 1), (1, m))
-    )
+    links = links_of(model, gpu, n, m, options.link_latency_s, options.link_efficiency)
     expert_flops = 2.0 * model.num_expert_params * model.expert_hit_share if m > 1 else 0.0
     return {
         "flops_per_token": 2.0 * model.num_active_params - expert_flops,
@@ -41,9 +39,8 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "expert_hit_share": model.expert_hit_share,
         "kv_bytes_per_token": n * kv_bytes_per_token(model, n, options.kv_element_bytes),
         "bytes_per_s": n * gpu.bytes_per_s * options.bandwidth_efficiency,
-        "comm_s": all_reduces.fixed_s,
-        "comm_s_per_token": all_reduces.s_per_token,
-        "exchange_s_per_token": exchange.s_per_exchanged_token,
+        "comm_s": links.fixed_s,
+        "comm_s_per_token": links.s_per_token,
         "handover_s": options.link_latency_s,
         "handover_s_per_token": 2 * model.hidden * BF16_BYTES / NETWORK_BYTES_PER_S,  # hidden states and residuals
         "adapter_bytes": lora_bytes(model, options.max_lora_rank),

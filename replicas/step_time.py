@@ -11,12 +11,18 @@ def step_time(batch: Any, engine: Any) -> float:
 
     It steps alone, or together with others that do the same.
     """
-    return step_time_among(batch, engine, batch.num_tokens * max(engine.num_together, 1))
+    return step_time_among(batch, engine, batch.num_tokens, batch.num_tokens * max(engine.num_together, 1))
 
 
 @verb
-def step_time_among(batch: Any, engine: Any, num_tokens_together: int) -> float:
+def step_time_among(batch: Any, engine: Any, longest: int, num_tokens_together: int) -> float:
     """Returns the seconds of `batch` on one of several engines that share their experts. Called once per step.
+
+    Args:
+        batch: its BATCH record.
+        engine: of all of them.
+        longest: tokens of the longest of their steps.
+        num_tokens_together: tokens of all their steps.
 
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
     behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
@@ -25,25 +31,31 @@ def step_time_among(batch: Any, engine: Any, num_tokens_together: int) -> float:
     0 in a roofline.
 
     Engines that share experts each do their own attention; the experts' arithmetic and reading is spread evenly over all of
-    them and serves the tokens of all, which every one gathers and scatters back in each layer with experts.
+    them and serves the tokens of all, which every one gathers and scatters back in each layer with experts. That takes as long
+    as the longest step's tokens need, as each sends its own at the same time. Where all steps fit CUDA graphs, all are padded
+    to the longest.
 
-    Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2.
+    Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2; vLLM
+    0.32.0, `coordinate_batch_across_dp`.
     """
-    gpu_s, cpu_s = gpu_time(batch, engine, num_tokens_together), cpu_time(batch, engine)
+    gpu_s, cpu_s = gpu_time(batch, engine, longest, num_tokens_together), cpu_time(batch, engine)
     if engine.async_scheduling:
         return max(gpu_s, cpu_s)
     return gpu_s + cpu_s
 
 
 @verb
-def gpu_time(batch: Any, engine: Any, num_tokens_together: int) -> float:
+def gpu_time(batch: Any, engine: Any, longest: int, num_tokens_together: int) -> float:
     """Returns the device's seconds of a step."""
-    num_tokens = padded_tokens(batch.num_tokens, engine.max_graph_tokens)
+    padded = padded_tokens(longest, engine.max_graph_tokens)
+    num_tokens, num_expert_tokens = batch.num_tokens, num_tokens_together
+    if padded <= engine.max_graph_tokens:
+        num_tokens, num_expert_tokens = padded, padded * engine.num_together
     flops = num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token
-    flops += num_tokens_together * engine.expert_flops_per_token
+    flops += num_expert_tokens * engine.expert_flops_per_token
     read = weight_bytes_read(num_tokens_together, engine) + batch.kv_tokens * engine.kv_bytes_per_token
     read += batch.num_adapters * engine.adapter_bytes
-    links_s = engine.comm_s + num_tokens * engine.comm_s_per_token + num_tokens_together * engine.exchange_s_per_token
+    links_s = engine.comm_s + padded * engine.comm_s_per_token
     arithmetic_s, memory_s = flops / engine.flops_per_s, read / engine.bytes_per_s
     gpu_s: float = max(arithmetic_s, memory_s) + links_s + engine.overhead_s
     gpu_s += engine.serial_share * min(arithmetic_s, memory_s) + batch.num_requests * engine.gpu_s_per_request

@@ -75,14 +75,16 @@ def fall_in(fleet: Fleet, first: int, last: int) -> None:
 def begin(fleet: Fleet, first: int, last: int, k: int, begins_at_s: float) -> None:
     """Sets when the `k`-th step in flight of the engines from slot `first` to `last` ends."""
     engine = fleet.engines[fleet.replicas[first].pool]
-    num_tokens = 0
+    longest = num_tokens = 0
     for rank in range(first, last + 1):
-        num_tokens += batch_of(fleet, rank, oldest_step(fleet, rank) + k).num_tokens
+        batch = batch_of(fleet, rank, oldest_step(fleet, rank) + k)
+        longest = max(longest, batch.num_tokens)
+        num_tokens += batch.num_tokens
     lasts_s = 0.0
     for rank in range(first, last + 1):
         batch = batch_of(fleet, rank, oldest_step(fleet, rank) + k)
         if batch.num_requests > 0:
-            lasts_s = max(lasts_s, step_time_among(batch, engine, num_tokens))
+            lasts_s = max(lasts_s, step_time_among(batch, engine, longest, num_tokens))
     for rank in range(first, last + 1):
         batch_of(fleet, rank, oldest_step(fleet, rank) + k).ends_at_s = begins_at_s + lasts_s
         fleet.replicas[rank].busy_s += lasts_s

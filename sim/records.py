@@ -286,9 +286,8 @@ ENGINE = np.dtype(
         ("expert_hit_share", "f8"),  # experts_per_token / num_experts
         ("kv_bytes_per_token", "f8"),
         ("bytes_per_s", "f8"),  # of the whole replica, efficiency included
-        ("comm_s", "f8"),  # a step's fixed part of the all-reduces
-        ("comm_s_per_token", "f8"),
-        ("exchange_s_per_token", "f8"),  # for each token of all engines that step together
+        ("comm_s", "f8"),  # a step's fixed part of the messages between GPUs
+        ("comm_s_per_token", "f8"),  # of the longest of the steps that are taken together
         ("handover_s", "f8"),  # from one stage of a pipeline to the next
         ("handover_s_per_token", "f8"),
         ("adapter_bytes", "f8"),  # read for each distinct adapter

@@ -48,9 +48,10 @@ class DeviceTime(Params):
     link_s: float = Field(
         default=0.0, ge=0, description="Messages between GPUs in every step, where they were not measured with the rest."
     )
-    link_s_per_token: float = Field(default=0.0, ge=0, description="The same, for each new token, padding included.")
-    exchange_s_per_token: float = Field(
-        default=0.0, ge=0, description="The same, for each token of all engines that share experts."
+    link_s_per_token: float = Field(
+        default=0.0,
+        ge=0,
+        description="The same, for each new token, padding included; of engines that share experts, in the longest step.",
     )
 
 
@@ -189,7 +190,6 @@ class Calibration(Params):
             "bytes_per_s": bytes_per_s / scale,
             "comm_s": device.link_s * scale,
             "comm_s_per_token": device.link_s_per_token * scale,
-            "exchange_s_per_token": device.exchange_s_per_token * scale,
             "overhead_s": device.fixed_s * scale,
             "serial_share": device.serial_share,
             "gpu_s_per_request": device.s_per_request * scale,

@@ -81,7 +81,7 @@ def features_of(steps: pd.DataFrame, max_graph_tokens: int = 0, mixture: Mixture
     tokens = steps["num_tokens"].to_numpy(np.float64)
     padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
     rest = [steps[name].to_numpy(np.float64) for name in ("attended_tokens", "kv_tokens", "num_requests")]
-    return np.column_stack([mixture.computed(padded, tokens), *rest, mixture.read(tokens)])
+    return np.column_stack([padded, *rest, mixture.read(tokens)])
 
 
 def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: int = 0, mixture: Mixture = DENSE) -> Floats:
@@ -90,7 +90,6 @@ def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: 
     tokens = steps["num_tokens"].to_numpy(np.float64)
     padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
     seconds += device_time.link_s + padded * device_time.link_s_per_token
-    seconds += tokens * mixture.num_ranks * device_time.exchange_s_per_token
     mixed = mixed_kv_tokens(steps)
     return seconds + device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
 
@@ -122,7 +121,6 @@ def fit_kernels(
     given = {
         "link_s": links.fixed_s,
         "link_s_per_token": links.s_per_token,
-        "exchange_s_per_token": links.s_per_exchanged_token,
     }
     nothing = DeviceTime(**dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
     linked_s = predicted_s(steps, nothing, max_graph_tokens, mixture)

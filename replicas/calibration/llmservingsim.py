@@ -14,6 +14,7 @@ from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 from replicas.catalog import Model
 from replicas.links import NO_LINKS, Links
+from replicas.memory import BF16_BYTES
 from replicas.step_time import padded_tokens
 
 Floats = NDArray[np.float64]
@@ -84,6 +85,7 @@ class Profile:
     attention: Any  # seconds of all layers, over AXES
     stragglers: Stragglers | None  # None: not profiled
     experts: Any  # seconds of all layers, over tokens and experts that they hit; None: a dense model
+    cached_bytes_per_s: float  # what its norms reach, whose data are in the GPU's L2 cache
 
     def step_s(self, shape: Shape, max_graph_tokens: int, longest_context: int = 0, num_ranks: int = 1) -> float:
         """Returns the seconds of the kernels of one step, its tokens padded to CUDA graphs as the engine does.
@@ -113,11 +115,15 @@ class Profile:
         """Returns the seconds of one rank's even part of the experts, which `tokens` of all ranks choose evenly.
 
         A rank has 1 / num_ranks of the experts and so does that part of each token's visits, as a profile of all experts does
-        with that part of the tokens.
+        with that part of the tokens. Visits to experts elsewhere are memory traffic too: zeros are written for both of their
+        products, the activation reads and writes them, and the sum over a token's experts reads them.
+        Source: vLLM 0.30.0, `TritonExperts.apply` with an expert map.
         """
         own = self.model.num_experts / num_ranks
         hit = own * (1 - (1 - self.model.expert_hit_share) ** tokens)
-        return float(np.ravel(self.experts((tokens / num_ranks, hit)))[0])
+        elsewhere = tokens * self.model.experts_per_token * (1 - 1 / num_ranks) * self.model.moe_layers
+        row_bytes = BF16_BYTES * (5 * self.model.moe_intermediate + 2 * self.model.hidden)
+        return float(np.ravel(self.experts((tokens / num_ranks, hit)))[0]) + elsewhere * row_bytes / self.cached_bytes_per_s
 
 
 def read_profile(folder: str | Path, model: Model) -> Profile:
@@ -147,6 +153,7 @@ def read_profile(folder: str | Path, model: Model) -> Profile:
         attention=attention,
         stragglers=_stragglers(folder, attention),
         experts=_experts(folder / "moe.csv", model) if model.num_experts else None,
+        cached_bytes_per_s=float(4 * BF16_BYTES * model.hidden * dense.index[-1] / (dense["layernorm"].iloc[-1] * US)),
     )
 
 
@@ -162,7 +169,7 @@ def steps_of(
             "attended_tokens": shape.attended_tokens,
             "kv_tokens": shape.kv_tokens,
             "device_s": profile.step_s(shape, max_graph_tokens, longest_context, links.num_ranks)
-            + links.step_s(padded_tokens(shape.num_tokens, max_graph_tokens), shape.num_tokens * links.num_ranks),
+            + links.step_s(padded_tokens(shape.num_tokens, max_graph_tokens)),
         }
         for shape in shapes
     ]

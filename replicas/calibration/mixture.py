@@ -18,10 +18,6 @@ class Mixture(NamedTuple):
     expert_weights: float = 0.0  # share of the weights on an engine's GPUs that are experts
     hit_share: float = 0.0  # of the experts, that one token visits
 
-    def computed(self, padded: Floats, tokens: Floats) -> Floats:
-        """Returns (n,) the tokens that steps compute: their own padded ones, and an even part of what all do together."""
-        return (1 - self.shared_flops) * padded + self.shared_flops * tokens
-
     def read(self, tokens: Floats) -> Floats:
         """Returns (n,) the share of the weights that steps read: all but the experts that none of the tokens of all hits.
 

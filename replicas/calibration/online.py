@@ -93,7 +93,7 @@ class OnlineCalibration:
         tokens = np.array([step["num_tokens"]], np.float64)
         padded = np.array([padded_tokens(int(step["num_tokens"]), self.max_graph_tokens)], np.float64)
         rest = (step["attended_tokens"], step["kv_tokens"], step["num_requests"])
-        features = np.column_stack([self._mixture.computed(padded, tokens), *rest, self._mixture.read(tokens)])
+        features = np.column_stack([padded, *rest, self._mixture.read(tokens)])
         links_s = self._time.link_s + padded[0] * self._time.link_s_per_token
         return float(device_s(features, self._values)[0] + links_s)
 

@@ -211,7 +211,7 @@ def timed_by(record: Any) -> naive.Pipeline:
     def parts(features: dict[str, float]) -> tuple[float, float, float]:
         step = filled(features)
         hop_s = record.handover_s + step.num_tokens * record.handover_s_per_token
-        return float(gpu_time(step, record, step.num_tokens)), float(cpu_time(step, record)), float(hop_s)
+        return float(gpu_time(step, record, step.num_tokens, step.num_tokens)), float(cpu_time(step, record)), float(hop_s)
 
     return naive.Pipeline(seconds, int(record.num_stages), parts)
 

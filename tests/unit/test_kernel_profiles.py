@@ -120,10 +120,15 @@ def test_a_batch_waits_for_its_longest_context_where_that_was_profiled(tmp_path:
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_a_rank_works_its_part_of_the_experts_for_the_tokens_of_all(num_ranks: int, tmp_path: Path) -> None:
-    """By hand: eight tokens on each rank, each of which visits two of eight experts; no other MLP, so five kernels a layer."""
+    """By hand: eight tokens on each rank, each of which visits two of eight experts; no other MLP, so five kernels a layer.
+
+    Visits to experts elsewhere move 2 x (5 x 14336 + 2 x 4096) bytes, as fast as the norm of 2,048 tokens, 102.4 us, moves
+    8 x 4096 of each.
+    """
     profile = read_profile(write_profile(tmp_path), MIXTRAL)
     hit = 8 / num_ranks * (1 - (1 - 2 / 8) ** (8 * num_ranks))
-    expected_us = 32 * (5 * 10 + layer_us(0, 0, 8, 1024) + 5 + 6 * hit + 0.1 * 8) + 2 * 10 + 8
+    elsewhere = 8 * num_ranks * 2 * (1 - 1 / num_ranks) * 2 * (5 * 14336 + 2 * 4096) / (8 * 4096 * 2048 / 102.4)
+    expected_us = 32 * (5 * 10 + layer_us(0, 0, 8, 1024) + 5 + 6 * hit + 0.1 * 8 + elsewhere) + 2 * 10 + 8
     assert profile.step_s(Shape(8, 1024), 0, 0, num_ranks) * 1e6 == pytest.approx(expected_us, rel=1e-9)
 
 
@@ -132,13 +137,13 @@ def test_messages_are_those_of_rings(tmp_path: Path) -> None:
     h100 = gpu("h100-sxm")
     hidden_s = 4096 * 2 / (h100.link_bytes_per_s * 0.5)
     two = links_of(MODEL, h100, 2, 1, 3e-6, 0.5)
-    assert two.step_s(10, 10) == pytest.approx(2 * 32 * 2 * (3e-6 + 10 * hidden_s / 2))
+    assert two.step_s(10) == pytest.approx(2 * 32 * 2 * (3e-6 + 10 * hidden_s / 2))
     ranks = links_of(MIXTRAL, h100, 1, 2, 3e-6, 0.5)
-    assert ranks.step_s(10, 20) == pytest.approx(2 * 32 * (3e-6 + 10 * hidden_s))
+    assert ranks.step_s(10) == pytest.approx(2 * 32 * (3e-6 + 10 * hidden_s))
     assert links_of(MODEL, h100, 1, 1, 3e-6, 0.5) == Links()
     profile, shape = read_profile(write_profile(tmp_path), MIXTRAL), Shape(10, 1024)
     (step,) = steps_of(profile, [shape], 0, 0, ranks)["device_s"]
-    assert step - profile.step_s(shape, 0, 0, 2) == pytest.approx(ranks.step_s(10, 20))
+    assert step - profile.step_s(shape, 0, 0, 2) == pytest.approx(ranks.step_s(10))
 
 
 def test_the_laws_of_the_kernels_are_found(tmp_path: Path) -> None:
@@ -172,14 +177,14 @@ def test_known_coefficients_are_found() -> None:
 
 def test_what_is_given_is_not_fitted() -> None:
     """Links and what is between kernels come out as they went in, and the rest as without them."""
-    shapes, links, experts = shapes_served(800, 600, 128, 2048, 300_000), Links(2, 1e-3, 1e-6, 2e-6), mixture_of(MIXTRAL, 2)
+    shapes, links, experts = shapes_served(800, 600, 128, 2048, 300_000), Links(2, 1e-3, 3e-6), mixture_of(MIXTRAL, 2)
     rows = [(s.num_requests, s.num_tokens, s.attended_tokens, s.kv_tokens) for s in shapes]
     steps = pd.DataFrame(rows, columns=["num_requests", "num_tokens", "attended_tokens", "kv_tokens"]).reindex(
         columns=[*COLUMNS]
     )
     known = truth(serial_share=0.3, fixed_s=2e-3)
     plain = steps.assign(device_s=predicted_s(steps, known, 256, experts))
-    given = {"link_s": 1e-3, "link_s_per_token": 1e-6, "exchange_s_per_token": 2e-6}
+    given = {"link_s": 1e-3, "link_s_per_token": 3e-6}
     linked = steps.assign(device_s=predicted_s(steps, known.model_copy(update=given), 256, experts))
     found, alone = fit_kernels(linked, 256, experts, links, between_s=5e-4), fit_kernels(plain, 256, experts)
     assert found.device_time.model_dump(include=set(given)) == given
@@ -256,15 +261,15 @@ def test_the_shares_of_real_kernels_are_plausible(system: str, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "profile", "ttft"),
+    ("name", "profile"),
     [
-        ("rtx4090", "RTX4090/meta-llama/Llama-3.1-8B", 0.02),
-        ("rtxpro6000", "RTXPRO6000/meta-llama/Llama-3.1-8B", 0.02),
-        ("rtxpro6000_moe", "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507", 0.09),
+        ("rtx4090", "RTX4090/meta-llama/Llama-3.1-8B"),
+        ("rtxpro6000", "RTXPRO6000/meta-llama/Llama-3.1-8B"),
+        ("rtxpro6000_moe", "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507"),
     ],
 )
-def test_served_runs_follow_from_kernels(name: str, profile: str, ttft: float, tmp_path: Path) -> None:
-    """The targets are 2 %, 1 % and 1 %; two engines that share experts miss the first: docs/accuracy.md says why."""
+def test_served_runs_follow_from_kernels(name: str, profile: str, tmp_path: Path) -> None:
+    """The targets are 2 %, 1 % and 1 %. For the run with experts the links' bandwidth is fitted to its TPOT."""
     configs = Path(__file__).parents[2] / "configs"
     kernels = shared(f"{LLMSERVINGSIM}/profiler/perf/{profile}/bf16/tp1")
     runs = shared(f"{LLMSERVINGSIM}/bench/examples")
@@ -274,6 +279,6 @@ def test_served_runs_follow_from_kernels(name: str, profile: str, ttft: float, t
     same = read(made.folder / "calibration.yaml").device_time, read(validation["calibration"]).device_time
     assert same[0].model_dump() == pytest.approx(same[1].model_dump(), rel=1e-3)  # files have five digits
     table = pd.read_parquet(shipped / "errors.parquet").set_index(["metric", "statistic"])["error"].abs()
-    assert table["ttft_s", "mean"] <= ttft
+    assert table["ttft_s", "mean"] <= 0.02
     assert table["tpot_s", "mean"] <= 0.01
     assert table["e2e_s", "mean"] <= 0.01

@@ -38,7 +38,7 @@ def python(function: Any) -> Any:
 def step_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "compiled":
         return module.step_time
-    for name in ("weight_bytes_read", "step_time_among"):
+    for name in ("weight_bytes_read", "gpu_time", "cpu_time", "step_time_among"):
         monkeypatch.setattr(module, name, python(getattr(module, name)))
     return python(module.step_time)
 
@@ -88,9 +88,22 @@ def test_a_step_larger_than_those_fitted_is_outside_in_each_respect(field: str) 
 
 
 def test_shared_experts_serve_the_tokens_of_all(step_time: Any) -> None:
-    """30 tokens on three engines: 10 each. Arithmetic 20 + 50 + 30 x 0.25; their exchange 30 x 0.5."""
-    engine = an_engine(num_together=3, expert_flops_per_token=0.25, exchange_s_per_token=0.5)
-    assert step_time(a_batch(), engine) == 10 * 2 + 100 * 0.5 + 30 * 0.25 + 30 * 0.5
+    """30 tokens on three engines: 10 each. Arithmetic 20 + 50 + 30 x 0.25; what each sends 10 x 0.5."""
+    engine = an_engine(num_together=3, expert_flops_per_token=0.25, comm_s_per_token=0.5)
+    assert step_time(a_batch(), engine) == 10 * 2 + 100 * 0.5 + 30 * 0.25 + 10 * 0.5
+
+
+@pytest.mark.parametrize(("max_graph_tokens", "own", "together"), [(0, 10, 30), (16, 10, 30), (32, 24, 48)])
+def test_steps_that_are_taken_together_are_padded_to_the_longest_if_all_fit_graphs(
+    max_graph_tokens: int, own: int, together: int
+) -> None:
+    """10 tokens here and 20 there: in graphs of up to 32, 24 each; else as they are. Messages take as long as the longest's."""
+    engine = an_engine(
+        num_together=2, expert_flops_per_token=0.25, comm_s_per_token=0.5, max_graph_tokens=max_graph_tokens
+    )
+    longest = 24 if max_graph_tokens == 32 else 20
+    seconds = python(module.step_time_among)(a_batch(), engine, 20, 30)
+    assert seconds == own * 2 + 100 * 0.5 + together * 0.25 + longest * 0.5
 
 
 def test_scaling_every_rate_scales_every_step(step_time: Any) -> None:
