@@ -9,6 +9,7 @@ import replicas
 import traces
 from autoscalers import Autoscaler
 from experiments.fields import Catalogued, FolderName, Name, Percentile
+from experiments.gateway import OPEN, Gateway
 from experiments.kinds import KindOf
 from experiments.router import ROUTER, Router
 from replicas import catalog
@@ -147,6 +148,7 @@ class Experiment(Study):
         default={}, description="What a class of the traffic asks of the engine: {chat: {priority: 0}, batch: {priority: 1}}"
     )
     slo: Slo = Field(default_factory=Slo, description="Targets that goodput and attainment are measured against")
+    gateway: Gateway = Field(default=OPEN, description="Rate limits and admission; by default everything is let in")
     router: Annotated[Router, ROUTER] = Field(description="Which ready replica gets a request")
     pools: list[Pool] = Field(min_length=1, description="The fleet")
     measure: Measure = Field(default_factory=Measure, description="Which requests the summary counts")
@@ -171,7 +173,8 @@ class Experiment(Study):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"pools: two pools are named '{twice[0]}'; names must differ")
-        for where, classes in (("slo.classes", self.slo.classes), ("classes", self.classes)):
+        own, limits = ("classes", self.classes), ("gateway.rate_limits", self.gateway.rate_limits)
+        for where, classes in (("slo.classes", self.slo.classes), own, limits):
             unknown = sorted(set(classes) - set(self.traffic.class_names)) if classes else []
             if unknown:
                 known = ", ".join(self.traffic.class_names)

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 import routers
 from experiments.config import Experiment
+from experiments.gateway import OPEN
 from experiments.step_trace import StepWriter
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
@@ -155,7 +156,7 @@ class Shadows:
         wiring, chosen = self._wiring, routers.KINDS["round_robin"]
         return Shadow(
             wiring.engines[pool : pool + 1],
-            classes_of(wiring.experiment),
+            classes_of(wiring.experiment, OPEN),  # who comes here was let in
             chosen.choose,
             routers.new_state(0, 1, chosen.options()),
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from experiments.loading import RunConfig
 
 _ROOT = Path(__file__).parents[1]
-_PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "gateway", "planning", "experiments")
+_PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "planning", "experiments")
 _BELOW = ("numba", "numpy", "pandas", "pyarrow", "pydantic", "scipy", "simpy")
 
 

@@ -13,6 +13,7 @@ Node = dict[str, Any]
 UNITS = {
     "gb_per_s": "GB/s",
     "requests_per_s": "requests/s",
+    "tokens_per_s": "tokens/s",
     "flops_per_s": "FLOP/s",
     "bytes_per_s": "bytes/s",
     "_per_s": "requests/s",

@@ -7,6 +7,7 @@ import routers
 from autoscalers import Controller
 from experiments.config import Experiment, RequestKind
 from experiments.config import Pool as PoolConfig
+from experiments.gateway import Gateway
 from experiments.live import start_engines
 from replicas.capacity import Capacity, capacity
 from replicas.live.plane import LivePlane
@@ -42,7 +43,7 @@ def slots_of(pool: PoolConfig) -> int:
     return pool.autoscaler.max_machines * pool.replicas.data_parallel_size
 
 
-def classes_of(experiment: Experiment) -> Any:
+def classes_of(experiment: Experiment, gateway: Gateway) -> Any:
     """Returns (num_classes,) CLASS records, in the order of the traffic's class ids; adapters are numbered from 1."""
     names = experiment.traffic.class_names
     kinds = [experiment.classes.get(name, RequestKind()) for name in names]
@@ -57,6 +58,8 @@ def classes_of(experiment: Experiment) -> Any:
             kind.grammar_s,
             kind.num_free_tokens,
             kind.num_forced_tokens,
+            gateway.bucket(names[number]),
+            *gateway.admitted,
         )
     return classes
 
@@ -114,7 +117,7 @@ class Wiring:
             choose,
             state,
             ask_python,
-            classes_of(experiment),
+            classes_of(experiment, experiment.gateway),
             self.traffic.segments_of,
             experiment.traffic.max_concurrency,
         )

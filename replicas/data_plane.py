@@ -12,7 +12,7 @@ import numba as nb
 from replicas.delivery import count_in_system
 from replicas.engine import turn
 from replicas.events import next_to_end
-from replicas.gateway import CHOOSE_TYPE, ask, offer, refusal, reject, route
+from replicas.gateway import CHOOSE_TYPE, ask, let_in, offer, refusal, reject, route
 from replicas.queues import append_unrouted, slot_of
 from replicas.together import first_together
 from sim.compiled import loop, verb
@@ -27,7 +27,6 @@ from sim.records import (
     NONE,
     REACHED,
     ROUTER_STATE_TYPE,
-    UNROUTED,
     Fleet,
     RouterState,
 )
@@ -121,9 +120,9 @@ def arrive(fleet: Fleet, choose: Any, state: RouterState) -> bool:
     if reason != NO_REASON:
         reject(fleet, i, reason)
         return True
+    let_in(fleet, i)
     offer(fleet, i)
     if clock.num_offered == 0:
-        fleet.requests[slot_of(fleet, i)].phase = UNROUTED
         append_unrouted(fleet, i)
         return True
     return route(fleet, choose, state, i)

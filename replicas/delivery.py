@@ -9,10 +9,11 @@ from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.prefix_cache import register_blocks
 from replicas.queues import remove, sequence_of, slot_of
+from replicas.rate_limit import settle
 from replicas.speculation import count_accepted, count_forced, grows_unevenly, leave_batch
 from sim.compiled import rare, verb
 from sim.metrics import itl_bin
-from sim.records import CALENDAR, CATCHING_UP, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
+from sim.records import CALENDAR, CATCHING_UP, EXPECTED, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
 
 
 @verb
@@ -163,6 +164,8 @@ def leave(fleet: Fleet, r: int, i: int, status: int, now_s: float) -> None:
 def end(fleet: Fleet, i: int, status: int, now_s: float) -> None:
     """Ends request `i`, which is on no replica, and counts it out of the system."""
     clock, request = fleet.clock[0], fleet.requests[slot_of(fleet, i)]
+    if request.phase != EXPECTED:
+        settle(fleet.classes[request.class_id], request, status, now_s)
     request.phase, request.status, request.finished_at_s = GONE, status, now_s
     clock.num_ended += 1
     count_in_system(clock, -1, now_s)

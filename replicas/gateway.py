@@ -8,6 +8,7 @@ import numpy as np
 from replicas.delivery import end
 from replicas.engine import enqueue, longest_answer
 from replicas.queues import append_unrouted, pop_unrouted, slot_of
+from replicas.rate_limit import level_at, most_tokens, reserve
 from sim.compiled import loop, rare, verb
 from sim.records import (
     FAILED,
@@ -18,9 +19,12 @@ from sim.records import (
     OVER_MAX_MODEL_LEN,
     OVER_QUEUED_REQS,
     OVER_QUEUED_TOKENS,
+    OVER_RATE_LIMIT,
+    OVER_TTFT,
     REJECTED,
     ROUTER_SIGNATURE,
     ROUTER_STATE_TYPE,
+    UNROUTED,
     Fleet,
     RouterState,
 )
@@ -30,13 +34,59 @@ CHOOSE_TYPE = nb.types.FunctionType(ROUTER_SIGNATURE)
 
 @verb
 def refusal(fleet: Fleet, i: int) -> int:
-    """Returns why no engine of the fleet could ever serve request `i`, or `NO_REASON`."""
+    """Returns why request `i` is turned away at the door, or `NO_REASON`.
+
+    No engine of the fleet could ever serve it, or its class has used up what it may.
+    """
     reason = NO_REASON
     for pool in range(fleet.engines.size):
         reason = engine_refusal(fleet, pool, i)
         if reason == NO_REASON:
             break
+    request = fleet.requests[slot_of(fleet, i)]
+    kind = fleet.classes[request.class_id]
+    if reason == NO_REASON and kind.bucket.tokens_per_s > 0:
+        has_room = most_tokens(kind, request) <= level_at(kind.bucket, fleet.clock[0].now_s)
+        reason = NO_REASON if has_room else OVER_RATE_LIMIT
     return reason
+
+
+@verb
+def let_in(fleet: Fleet, i: int) -> None:
+    """Lets request `i` in, at the cost of its class."""
+    request = fleet.requests[slot_of(fleet, i)]
+    request.phase = UNROUTED
+    kind = fleet.classes[request.class_id]
+    if kind.bucket.tokens_per_s > 0:
+        reserve(kind.bucket, most_tokens(kind, request), fleet.clock[0].now_s)
+
+
+@verb
+def predicted_ttft_s(num_queued_tokens: int, num_prompt_tokens: int, prefill_tokens_per_s: float) -> float:
+    """Returns the TTFT of a prompt behind others at a replica's prefill rate; decodes and caches are left out.
+
+    Source: `admit` of the second text, Queueing.
+
+    >>> predicted_ttft_s(8000, 2000, 10_000.0)
+    1.0
+    """
+    return (num_queued_tokens + num_prompt_tokens) / prefill_tokens_per_s
+
+
+@verb
+def ttft_refusal(fleet: Fleet, r: int, i: int) -> int:
+    """Returns `OVER_TTFT` if request `i` would miss its class's TTFT behind what the gateway knows to wait on slot `r`.
+
+    Who was let in before, and comes back from a machine that went away, is not asked again.
+    """
+    request = fleet.requests[slot_of(fleet, i)]
+    kind = fleet.classes[request.class_id]
+    if kind.admitted_ttft_s > 0 and np.isnan(request.routed_at_s):
+        num_queued_tokens = fleet.seen[r].waiting_tokens
+        ttft_s = predicted_ttft_s(num_queued_tokens, request.num_prompt_tokens, kind.prefill_tokens_per_s)
+        if ttft_s > kind.admitted_ttft_s:
+            return OVER_TTFT
+    return NO_REASON
 
 
 @verb
@@ -141,8 +191,8 @@ def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
     if not is_candidate(fleet, r, i):
         clock.chosen = r
         return False
-    engine, reason = fleet.engines[fleet.replicas[r].pool], NO_REASON
-    if engine.max_num_queued_reqs + engine.max_num_queued_tokens > 0:
+    engine, reason = fleet.engines[fleet.replicas[r].pool], ttft_refusal(fleet, r, i)
+    if reason == NO_REASON and engine.max_num_queued_reqs + engine.max_num_queued_tokens > 0:
         reason = queue_refusal(fleet, r)
     if reason == NO_REASON:
         send(fleet, r, i)

@@ -23,6 +23,7 @@ IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
 NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
+OVER_RATE_LIMIT, OVER_TTFT = 7, 8
 REASON_NAMES = (
     "",
     "over_max_model_len",
@@ -31,6 +32,8 @@ REASON_NAMES = (
     "max_num_queued_reqs",
     "max_num_queued_tokens",
     "server_error",
+    "rate_limit",
+    "predicted_ttft",
 )
 
 ARRIVAL = np.dtype(
@@ -146,6 +149,17 @@ BLOCK = np.dtype(
 )
 """One KV block of a replica with prefix caching."""
 
+BUCKET = np.dtype(
+    [
+        ("tokens_per_s", "f8"),  # at which it fills; 0 = no limit
+        ("capacity_tokens", "f8"),  # the largest burst
+        ("level_tokens", "f8"),
+        ("filled_at_s", "f8"),
+    ],
+    align=True,
+)
+"""A class's token bucket at the gateway."""
+
 CLASS = np.dtype(
     [
         ("priority", "i8"),  # lower goes first
@@ -154,6 +168,9 @@ CLASS = np.dtype(
         ("grammar_s", "f8"),  # compile time of its grammar, once on each replica; 0 = no structured output
         ("num_free_tokens", "i8"),  # after so many tokens that its grammar leaves open,
         ("num_forced_tokens", "i8"),  # so many follow of which there is only one choice
+        ("bucket", BUCKET),
+        ("admitted_ttft_s", "f8"),  # who is predicted a longer one is turned away; 0 = nobody is
+        ("prefill_tokens_per_s", "f8"),  # of a replica, by which that is predicted
     ],
     align=True,
 )

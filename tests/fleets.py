@@ -15,6 +15,9 @@ from sim.pool import PoolSpec
 from sim.records import ARRIVAL, CLASS, ENGINE, REQUEST, SEGMENT, records
 from sim.simulation import Horizon, Simulation
 
+ASKED = ["priority", "adapter", "max_tokens", "grammar_s", "num_free_tokens", "num_forced_tokens"]
+"""What requests of a class ask of the engine: the first fields of CLASS; the others are the gateway's."""
+
 
 def engine(**fields: Any) -> Any:
     """(1,) ENGINE: every step lasts `overhead_s` (0.01) whatever it does, unless other coefficients are given."""
@@ -53,7 +56,7 @@ def classes(*rows: tuple[Any, ...]) -> Any:
     """(n,) CLASS from (priority, adapter, max_tokens, grammar_s), and perhaps (num_free_tokens, num_forced_tokens)."""
     made = records(CLASS, len(rows))
     for number, row in enumerate(rows):
-        made[number] = (*row, 1, 0)[:6]
+        made[ASKED][number] = (*row, 1, 0)[:6]
     return made
 
 

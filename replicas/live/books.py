@@ -12,6 +12,7 @@ import numpy as np
 from replicas.delivery import count_gaps, count_in_system
 from replicas.events import set_next_end
 from replicas.live.interface import Scheduled, Step
+from replicas.rate_limit import settle
 from sim.records import CATCHING_UP, FAILED, FINISHED, GONE, NONE, SERVER_ERROR, WAITING, Fleet
 
 
@@ -181,6 +182,7 @@ class Books:
             load.running_tokens -= int(request.num_computed_tokens)
         self._in_engine.discard(i)
         fleet.seen[self.slot].num_inflight -= 1
+        settle(fleet.classes[request.class_id], request, status, now_s)
         request.phase, request.status, request.finished_at_s = GONE, status, now_s
         fleet.clock[0].num_ended += 1
         _count_in_system(fleet.clock[0], -1, now_s)

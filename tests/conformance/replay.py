@@ -26,6 +26,7 @@ from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL, CLASS, ENGINE, FLEET_TYPE, NONE, SEGMENT, Fleet, records
 from sim.window import load, new_fleet
 from tests.conformance.workloads import text_of, version_of
+from tests.fleets import ASKED
 
 COMPARED = ("reqs", "new", "resumed", "preempted", "finished", "running", "waiting", "free_blocks")
 MORE_COMPARED = ("loop_step", "cached", "drafts")  # where the recording tells them
@@ -130,7 +131,7 @@ class Replay:
         self.names = [r["id"] for r in self.requests]
         classes = records(CLASS, len(self.requests))  # each request is of its own class
         for number, request in enumerate(self.requests):
-            classes[number] = self._class(request, workload["engine_args"])
+            classes[ASKED][number] = self._class(request, workload["engine_args"])
         contents = Contents(workload["engine_args"]["block_size"])
         segments = [contents.segments_of(r["prompt"] + r["output_ids"]) for r in self.requests]
         arrivals = np.zeros(len(self.requests), ARRIVAL)
@@ -149,7 +150,7 @@ class Replay:
         self.ids, self.computed = np.zeros((2, len(self.requests)), np.int64)
 
     def _class(self, request: dict[str, Any], arguments: dict[str, Any]) -> tuple[Any, ...]:
-        """Returns what a CLASS record holds: priority, adapter, max_tokens, grammar_s, with a step as the unit of time.
+        """Returns what a CLASS record asks of the engine, in the order of `ASKED`, with a step as the unit of time.
 
         Steps are planned half a step after arrivals, so that a grammar that is compiled at once counts as one, too.
         """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from replicas.live.plane import EngineSource
-from sim.records import FINISHED, IN_FLIGHT
+from sim.records import FINISHED, IN_FLIGHT, OVER_RATE_LIMIT, OVER_TTFT
 from tests.fleets import Ran, arrivals, classes, engine, run
 from tests.live_engines import NaiveEngine, per_token
 from tests.property.naive_request import Settings
@@ -79,6 +79,19 @@ def test_a_live_replica_serves_as_its_surrogate_does(seed: int, num_replicas: in
     busy = live.plane.fleet.replicas["busy_s"]
     np.testing.assert_allclose(busy, simulated.plane.fleet.replicas["busy_s"], atol=1e-9)
     assert live.plane.fleet.replicas["num_steps"].sum() == simulated.plane.fleet.replicas["num_steps"].sum()
+
+
+@pytest.mark.parametrize("reason", [OVER_RATE_LIMIT, OVER_TTFT])
+def test_the_gateway_treats_it_as_it_treats_a_surrogate(reason: int) -> None:
+    arriving, segments = workload(3)
+    kinds = classes((0, 0, 0, 0.0))
+    if reason == OVER_RATE_LIMIT:
+        kinds["bucket"][0] = (500.0, 1000.0, 1000.0, 0.0)
+    else:
+        kinds["admitted_ttft_s"], kinds["prefill_tokens_per_s"] = 0.2, 1000.0
+    live = run(arriving, surrogate(SETTINGS), segments=segments, classes=kinds.copy(), source=source(SETTINGS))
+    compared(live, run(arriving, surrogate(SETTINGS), segments=segments, classes=kinds.copy()))
+    assert 10 < (live.requests["reason"] == reason).sum() < len(arriving) - 10
 
 
 def test_the_timeline_shows_the_same_gauges() -> None:

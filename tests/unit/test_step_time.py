@@ -98,9 +98,7 @@ def test_steps_that_are_taken_together_are_padded_to_the_longest_if_all_fit_grap
     max_graph_tokens: int, own: int, together: int
 ) -> None:
     """10 tokens here and 20 there: in graphs of up to 32, 24 each; else as they are. Messages take as long as the longest's."""
-    engine = an_engine(
-        num_together=2, expert_flops_per_token=0.25, comm_s_per_token=0.5, max_graph_tokens=max_graph_tokens
-    )
+    engine = an_engine(num_together=2, expert_flops_per_token=0.25, comm_s_per_token=0.5, max_graph_tokens=max_graph_tokens)
     longest = 24 if max_graph_tokens == 32 else 20
     seconds = python(module.step_time_among)(a_batch(), engine, 20, 30)
     assert seconds == own * 2 + 100 * 0.5 + together * 0.25 + longest * 0.5
