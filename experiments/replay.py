@@ -11,7 +11,7 @@ from experiments.config import Experiment
 from experiments.loading import RunConfig
 from experiments.mistakes import mistakes_in
 from experiments.recordings import Recording
-from experiments.served_engines import model_of
+from experiments.served_engines import OFF_UNLESS_SET, model_of
 from replicas.calibration.file import Calibration
 from replicas.catalog import models
 from replicas.surrogate import Surrogate
@@ -49,7 +49,8 @@ def engine_options(recording: Recording) -> tuple[dict[str, Any], list[str]]:
     if num_blocks is not None:
         options["num_gpu_blocks"] = num_blocks
     known = {*Surrogate.model_fields, *NOT_SIMULATED, "num_gpu_blocks_override"}
-    return options, [f"{name}={value}" for name, value in arguments.items() if name not in known]
+    unknown = [(name, value) for name, value in arguments.items() if name not in known]
+    return options, [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
 
 
 def simulation_of(

@@ -117,7 +117,7 @@ def _page(
         if unknown:
             yield f"! {one.name}: not simulated: {', '.join(unknown)}"
     for problem, names in problems.items():
-        yield f"! {len(names)} results left out: {problem}"
+        yield f"! {len(names)} result{'' if len(names) == 1 else 's'} left out: {problem}"
 
 
 def _picked(table: pd.DataFrame, metric: str, statistic: str) -> Any:

@@ -254,6 +254,7 @@ def load_vllm(version: str = "any") -> Any:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it warns of a Triton that a CPU has no use for
     try:
         import vllm
     except ImportError as error:
