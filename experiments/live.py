@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +104,28 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         if followed:
             found["recalibration"] = recalibrations.told()
         found["server_errors"] = dict(errors.most_common(20))
-        found["live"] = {pool.name: wiring.sources[i].limits._asdict() for i, pool in pools.items()}
+        found["live"] = {pool.name: _told(wiring.sources[i], wiring.engines[i]) for i, pool in pools.items()}
         found["failure"] = wiring.simulation.failure
 
+
+def _told(source: EngineSource, engine: Any) -> dict[str, Any]:
+    """Returns what the manifest says of a live pool: its limits, and its measured start in the words of `lifecycle`."""
+    lifecycle = source.lifecycle(float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"]))
+    return source.limits._asdict() | ({"lifecycle": lifecycle, "starts": source.starts} if lifecycle else {})
+
+
+def warnings(found: Mapping[str, Any]) -> list[str]:
+    """Returns what a reader of the results has to know of live replicas, in lines for the report.
+
+    Args:
+        found: what `watching` yielded, after the run.
+    """
+    errors = found.get("server_errors", {}).items()
+    return [f"{num:,} request{'' if num == 1 else 's'} failed at the server: {text}" for text, num in errors][:MOST_WARNINGS]
+
+
+MOST_WARNINGS = 3
+"""Reasons of a server in the report; the manifest has twenty."""
 
 REPORT_S = 10.0
 """Seconds of real time between two reports of the shadows."""

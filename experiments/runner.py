@@ -93,7 +93,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         "duration_s": ended_at_s,
         "itl_counts": itl_counts,
         "itl_sums": itl_sums,
-        "warnings": _warnings(wiring),
+        "warnings": [*_warnings(wiring), *live.warnings(found)],
         "has_prefix_cache": bool(wiring.engines["enable_prefix_caching"].any()),
         "ideal_cached_share": _ideal_cached_share(wiring),
     }

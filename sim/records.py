@@ -303,6 +303,7 @@ ENGINE = np.dtype(
         ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
         ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
         ("fitted_tokens", "f8"),
+        ("fitted_attended_tokens", "f8"),
         ("fitted_kv_tokens", "f8"),
     ],
     align=True,

@@ -199,6 +199,7 @@ class Calibration(Params):
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],
             "fitted_tokens": self.range.num_tokens[1],
+            "fitted_attended_tokens": self.range.attended_tokens[1],
             "fitted_kv_tokens": self.range.kv_tokens[1],
         }
 

@@ -42,6 +42,20 @@ def test_the_same_file_runs_on_either_kind(tmp_path: Path) -> None:
     assert len(live.manifest["invariants_checked"]) == 12
 
 
+def test_measured_starts_are_told_in_the_words_of_a_lifecycle(tmp_path: Path) -> None:
+    """The naive engine says that its start took 3, 4 and 5 s: a surrogate that is given them starts as long as the live one."""
+    given = ["pools.main.lifecycle={provision_s: 1, image_s: 2, warm_start: false}"]
+    live = ran(tmp_path, *given)
+    told = live.manifest["live"]["main"]
+    assert told["starts"] == [{"weights_s": 3.0, "start_s": 4.0, "capture_s": 5.0}] * 2
+    words = ", ".join(f"{name}: {value!r}" for name, value in told["lifecycle"].items())
+    given = [f"pools.main.lifecycle={{provision_s: 1, image_s: 2, warm_start: false, {words}}}"]
+    simulated = ran(tmp_path, *given, kind="pools.main.replicas.kind=surrogate")
+    stages = ["image_pulled_at_s", "weights_loaded_at_s", "started_at_s", "ready_at_s"]
+    assert live.replicas[stages].to_numpy().tolist() == [[3.0, 6.0, 10.0, 15.0]] * 2
+    assert simulated.replicas[stages].to_numpy() == pytest.approx(live.replicas[stages].to_numpy())
+
+
 def test_live_and_simulated_replicas_mix_in_a_fleet(tmp_path: Path) -> None:
     text = CONFIG.read_text().split("timeline_interval_s")[0]
     head, pool = text.split("pools:\n")
