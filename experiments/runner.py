@@ -179,7 +179,10 @@ def _warnings(wiring: Wiring) -> list[str]:
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
     lines += extrapolated(wiring)
-    num_evicted = sum(machine.num_evicted for machine in wiring.simulation.machines)
+    failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
+    if failed:
+        lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")
+    num_evicted = sum(one.num_evicted for one in wiring.simulation.machines if one.reason != "failed")
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
     return lines

@@ -155,6 +155,8 @@ class Wiring:
             warm_start=pool.lifecycle.warm_start,
             drain_timeout_s=pool.lifecycle.drain_timeout_s,
             requeue_on_timeout=pool.lifecycle.on_drain_timeout == "requeue",
+            time_to_failure_s=pool.lifecycle.time_to_failure_s(stream(self.experiment.seed, f"failures.{pool.name}")),
+            requeue_on_failure=pool.lifecycle.on_failure == "requeue",
             replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s * num_ranks,
             replica_tokens=self.capacities[index].inflight_tokens * num_ranks,
             autoscaler=self.controllers[index],

@@ -23,6 +23,7 @@ IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
 NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
+REPLICA_FAILED = 7
 REASON_NAMES = (
     "",
     "over_max_model_len",
@@ -31,6 +32,7 @@ REASON_NAMES = (
     "max_num_queued_reqs",
     "max_num_queued_tokens",
     "server_error",
+    "replica_failed",
 )
 
 ARRIVAL = np.dtype(

@@ -320,7 +320,7 @@ def _check_arguments(arguments: Mapping[str, Any], known: list[str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise EngineError(f"engine.{name}: this vLLM has no such argument{hint}")
+            raise EngineError(f"engine_args.{name}: this vLLM has no such argument{hint}")
 
 
 @contextlib.contextmanager

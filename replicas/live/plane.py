@@ -11,7 +11,7 @@ from replicas.live.interface import LiveEngine
 from replicas.live.process import LiveReplica, Watch
 from replicas.live.tokens import TokenStreams
 from replicas.plane import DataPlane
-from sim.records import DRAINED, REACHED, WOKEN
+from sim.records import DRAIN_TIMEOUT, DRAINED, REACHED, WOKEN
 
 
 class EngineSource:
@@ -150,12 +150,12 @@ class LivePlane(DataPlane):
             )
         super().open(slot, machine, now_s)
 
-    def vacate(self, slot: int, *, requeue: bool) -> int:
+    def vacate(self, slot: int, *, requeue: bool, reason: int = DRAIN_TIMEOUT) -> int:
         """Takes what is left off a closed replica and ends its engine."""
         if slot in self.live:
             self.live.pop(slot).stop()
             self.fleet.replicas[slot].num_in_flight = 0
-        return super().vacate(slot, requeue=requeue)
+        return super().vacate(slot, requeue=requeue, reason=reason)
 
     def halt(self) -> None:
         """Stops all replicas where they are, and ends the engines."""
