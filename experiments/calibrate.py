@@ -15,6 +15,7 @@ from experiments.loading import RunConfig
 from experiments.recordings import find
 from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
+from replicas.calibration.device_fit import NAMES
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Calibration, KvCache, read, write
 from replicas.calibration.fit import Fit, fit, fit_kernels
@@ -194,6 +195,7 @@ def described(calibration: Calibration) -> str:
     """Returns a calibration as a page of plain text."""
     one, cpu = calibration, calibration.cpu_time
     times = [(name, value, one.relative_errors.get(name)) for name, value in one.device_time if name != "serial_share"]
+    times = [row for row in times if row[1] or row[0] in NAMES]  # the others are there only where they were found
     lines = [f"{one.engine} {one.engine_version or '(unknown version)'}, {one.model.name} in {one.dtype} on "
              f"{one.tensor_parallel_size} x {one.gpu.name}: {one.source}", "", "the device's time of a step"]  # fmt: skip
     for name, value, error in times:
