@@ -12,7 +12,7 @@ import pandas as pd
 from tqdm import tqdm
 
 import routers
-from experiments.config import Experiment
+from experiments.config import Experiment, Pool
 from experiments.step_trace import StepWriter
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
@@ -104,6 +104,7 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         if followed:
             found["recalibration"] = recalibrations.told()
         found["server_errors"] = dict(errors.most_common(20))
+        found["not_as_asked"] = [line for i, pool in pools.items() for line in _not_as_asked(pool, wiring.sources[i])]
         found["live"] = {pool.name: _told(wiring.sources[i], wiring.engines[i]) for i, pool in pools.items()}
         found["failure"] = wiring.simulation.failure
 
@@ -114,6 +115,18 @@ def _told(source: EngineSource, engine: Any) -> dict[str, Any]:
     return source.limits._asdict() | ({"lifecycle": lifecycle, "starts": source.starts} if lifecycle else {})
 
 
+def _not_as_asked(pool: Pool, source: EngineSource) -> list[str]:
+    """Returns what an engine does otherwise than its options say, so that a surrogate with the same options is another."""
+    options = pool.replicas
+    if not isinstance(options, Vllm) or options.async_scheduling == source.limits.async_scheduling:
+        return []
+    words = ("off", "on")
+    return [
+        f"pool {pool.name}: async_scheduling is {words[options.async_scheduling]} in the config and "
+        f"{words[source.limits.async_scheduling]} in the engine, as vLLM {source.limits.version} has it here"
+    ]
+
+
 def warnings(found: Mapping[str, Any]) -> list[str]:
     """Returns what a reader of the results has to know of live replicas, in lines for the report.
 
@@ -121,7 +134,8 @@ def warnings(found: Mapping[str, Any]) -> list[str]:
         found: what `watching` yielded, after the run.
     """
     errors = found.get("server_errors", {}).items()
-    return [f"{num:,} request{'' if num == 1 else 's'} failed at the server: {text}" for text, num in errors][:MOST_WARNINGS]
+    lines = [f"{num:,} request{'' if num == 1 else 's'} failed at the server: {text}" for text, num in errors]
+    return [*found.get("not_as_asked", []), *lines[:MOST_WARNINGS]]
 
 
 MOST_WARNINGS = 3
