@@ -111,7 +111,7 @@ def test_surrogates_follow_the_live_replica_that_recalibrates_them(tmp_path: Pat
     found = result.manifest["recalibration"]["main/0"]
     assert found["scale"] == pytest.approx(1.3, rel=0.01)
     (alarm_s,) = found["alarms_at_s"]
-    assert f"main/0: since about {alarm_s:.0f} s" in capsys.readouterr().err
+    assert f"main/0: since about {alarm_s:.0f} s of the run steps take 1.30 times what " in capsys.readouterr().err
     requests = result.requests[result.requests["pool"] == "simulated"]
     gaps = requests["tpot_s"].where(requests["num_output_tokens"] > 4)
     before, after = gaps[requests["finished_at_s"] < alarm_s], gaps[requests["scheduled_at_s"] > alarm_s + 5]
