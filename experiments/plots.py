@@ -193,9 +193,9 @@ def duration(seconds: float, _: object = None) -> str:
     return f"{seconds:,g} s" if seconds >= 1 else f"{seconds * 1000:,g} ms"
 
 
-def mark_1_2_5(axis: Axis) -> None:
-    """Puts ticks at 1, 2 and 5 of every decade of a logarithmic axis, and durations beside them."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+def mark_1_2_5(axis: Axis, *, has_room: bool = True) -> None:
+    """Puts ticks at 1, 2 and 5 of every decade of a logarithmic axis, without room at 1 alone, and durations beside them."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if has_room else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(duration))
 

@@ -33,6 +33,7 @@ class Recalibrations:
         self._trace = StepTrace()
         self._last_output_at_s: dict[int, float] = {}
         self._found: dict[tuple[int, int], OnlineCalibration] = {}  # by pool and machine
+        self._replicas: dict[tuple[int, int], LiveReplica] = {}
         self._num_steps = 0
 
     def __call__(self, replica: LiveReplica, began_at_s: float, step: Step) -> None:
@@ -44,6 +45,7 @@ class Recalibrations:
         online = self._found.get((index, machine))
         if online is None:
             online = self._found[index, machine] = OnlineCalibration(_calibration(pool), replica.engine.limits.max_graph_tokens)
+            self._replicas[index, machine] = replica
         for row in self._trace.rows(replica, began_at_s, step):
             device_s = row["t2"] - max(row["t1"], self._last_output_at_s.get(machine, row["t1"]))
             self._last_output_at_s[machine] = row["t2"]
@@ -55,9 +57,11 @@ class Recalibrations:
                 "schedule_s": row["t1"] - row["t0"],
                 "update_s": row["t3"] - row["t2"],
             }
-            if online.observe({**batch_of(row["reqs"]), **measured, "front_end_s": float("nan")}):
+            num_changes = len(online.changes)
+            online.observe({**batch_of(row["reqs"]), **measured, "front_end_s": float("nan")})
+            for at_s, scale in online.changes[num_changes:]:
                 tqdm.write(
-                    f"{pool.name}/{machine}: since about {row['t0']:.0f} s of the run steps take another time than "
+                    f"{pool.name}/{machine}: since about {at_s:.0f} s of the run steps take {scale:.2f} times what "
                     f"{pool.replicas.calibration} says",
                     file=sys.stderr,
                 )
@@ -66,11 +70,15 @@ class Recalibrations:
                 self._tell(str(pool.replicas.calibration))
 
     def scale(self, calibration: str) -> float:
-        """Returns how much longer than in this file steps take now: the geometric mean over its live replicas."""
-        logs = [
-            log(one.scale) for (index, _), one in self._found.items() if self._pools[index].replicas.calibration == calibration
-        ]
-        return exp(sum(logs) / len(logs)) if logs else 1.0
+        """Returns how much longer than in this file steps take now: the geometric mean over its live replicas.
+
+        Those that are gone count no more, unless all are.
+        """
+        logs = {
+            key: log(one.scale) for key, one in self._found.items() if self._pools[key[0]].replicas.calibration == calibration
+        }
+        here = [value for key, value in logs.items() if not self._replicas[key].is_over] or [*logs.values()]
+        return exp(sum(here) / len(here)) if here else 1.0
 
     def _tell(self, calibration: str) -> None:
         for index, pool in enumerate(self._pools):
@@ -89,6 +97,7 @@ class Recalibrations:
                 "calibration": self._pools[index].replicas.calibration,
                 "scale": one.scale,
                 "alarms_at_s": one.alarms_at_s,
+                "changes": [{"since_s": at_s, "scale": scale} for at_s, scale in one.changes],
             }
             for (index, machine), one in self._found.items()
         }

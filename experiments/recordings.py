@@ -30,12 +30,15 @@ class Recording:
     @cached_property
     def meta(self) -> dict[str, Any]:
         """`engine_args`, `num_gpu_blocks`, and if they were recorded `scheduler_config` and `workload`."""
-        path = self.folder / f"{self.name}_meta.json"
-        try:
-            meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return {"engine_args": {}, **meta}
-        except (OSError, ValueError) as error:
-            raise TraceError(f"{path}: {error}") from error
+        meta = _json(self.meta_path)
+        if not isinstance(meta, dict) or not isinstance(meta.get("engine_args", {}), dict):
+            raise TraceError(f"{self.meta_path}: is not a mapping with engine_args, a mapping")
+        return {"engine_args": {}, **meta}
+
+    @property
+    def meta_path(self) -> Path:
+        """Where the engine's arguments are."""
+        return self.folder / f"{self.name}_meta.json"
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -65,14 +68,30 @@ class Recording:
         """One row a request, as the file has them.
 
         Raises:
-            TraceError: a column is missing or a value in it.
+            TraceError: no table, a column is missing or a value in it, or a token comes before its request.
         """
-        table = pd.read_csv(self.requests_path)
+        path = self.requests_path
+        try:
+            table = pd.read_csv(path)
+        except OSError as error:
+            raise TraceError(f"{path}: {error.strerror}") from error
+        except ValueError as error:  # pandas' own are such
+            raise TraceError(f"{path}: is not a table of requests ({' '.join(str(error).split())})") from error
         for column in REQUEST_COLUMNS:
             if column not in table:
-                raise TraceError(f"{self.requests_path}: no column {column}; needed are {', '.join(REQUEST_COLUMNS)}")
-            if table[column].isna().any():
-                raise TraceError(f"{self.requests_path}: {column} is empty in row {int(table[column].isna().argmax()) + 2}")
+                raise TraceError(f"{path}: no column {column}; needed are {', '.join(REQUEST_COLUMNS)}")
+            numbers = pd.to_numeric(table[column], errors="coerce")
+            if numbers.isna().any():
+                row = int(numbers.isna().argmax())
+                given = table[column].iloc[row]
+                what = "empty" if pd.isna(given) else f"{given!r}, no number,"
+                raise TraceError(f"{path}: {column} is {what} in row {row + 2}")
+        if table.empty:
+            raise TraceError(f"{path}: no request in it")
+        for before, after in (("arrival_s", "first_token_s"), ("first_token_s", "last_token_s")):
+            is_early = table[after] < table[before]
+            if is_early.any():
+                raise TraceError(f"{path}: {after} is before {before} in row {int(is_early.argmax()) + 2}")
         return table
 
     @cached_property
@@ -81,9 +100,9 @@ class Recording:
         path = self.folder / f"{self.name}_prompts.json"
         if not path.exists():
             return None
-        prompts: list[list[int]] = json.loads(path.read_text(encoding="utf-8"))
+        prompts = _json(path)
         lengths = self.requests["prompt_len"].tolist()
-        if [len(prompt) for prompt in prompts] != lengths:
+        if not isinstance(prompts, list) or [len(one) if isinstance(one, list) else -1 for one in prompts] != lengths:
             raise TraceError(f"{path}: its prompts are not as many and as long as prompt_len in {self.requests_path.name} says")
         return prompts
 
@@ -98,6 +117,8 @@ class Recording:
         arguments = self.meta["engine_args"]
         if arguments.get("enforce_eager") or "max_num_seqs" not in arguments:
             return 0
+        if not isinstance(arguments["max_num_seqs"], int):
+            raise TraceError(f"{self.meta_path}: engine_args.max_num_seqs is {arguments['max_num_seqs']!r}, no whole number")
         return largest_graph_tokens(gpu, arguments["max_num_seqs"])
 
     @property
@@ -111,6 +132,15 @@ class Recording:
     def duration_s(self) -> float:
         """From the first arrival to the last token."""
         return float(self.requests["last_token_s"].max() - self.requests["arrival_s"].min())
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise TraceError(f"{path}: is not JSON ({error})") from error
 
 
 def _gaps_s(path: Path) -> Any:

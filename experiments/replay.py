@@ -5,10 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from experiments.config import Experiment
 from experiments.loading import RunConfig
+from experiments.mistakes import mistakes_in
 from experiments.recordings import Recording
+from experiments.served_engines import OFF_UNLESS_SET, model_of
 from replicas.calibration.file import Calibration
+from replicas.catalog import models
 from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 
@@ -18,6 +23,9 @@ NOT_SIMULATED = ("model", "load_format", "tokenizer", "skip_tokenizer_init", "se
 
 DATA_PARALLEL_ROUTER = {"kind": "vllm_old", "scrape_interval_s": 0.1}
 """How vLLM up to 0.19 spreads requests over its data-parallel ranks."""
+
+_DTYPES = {"auto": None, "half": "float16", "float": "float32"}
+"""What vLLM also calls a dtype; auto is the model's own."""
 
 _OF_THE_SCHEDULER = (
     "async_scheduling",
@@ -41,7 +49,8 @@ def engine_options(recording: Recording) -> tuple[dict[str, Any], list[str]]:
     if num_blocks is not None:
         options["num_gpu_blocks"] = num_blocks
     known = {*Surrogate.model_fields, *NOT_SIMULATED, "num_gpu_blocks_override"}
-    return options, [f"{name}={value}" for name, value in arguments.items() if name not in known]
+    unknown = [(name, value) for name, value in arguments.items() if name not in known]
+    return options, [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
 
 
 def simulation_of(
@@ -60,6 +69,9 @@ def simulation_of(
     Raises:
         TraceError: the engine's arguments contradict each other or the calibration.
     """
+    differences = other_engine(recording, calibration)
+    if differences:
+        raise TraceError(f"{recording.meta_path}: is of another engine than {path}: {'; '.join(differences)}")
     options, _ = engine_options(recording)
     document = {
         "name": recording.name,
@@ -80,8 +92,25 @@ def simulation_of(
     }
     try:
         return RunConfig(Experiment.model_validate_json(json.dumps(document)), str(recording.folder))
-    except ValueError as error:
-        raise TraceError(f"{recording.folder / recording.name}_meta.json: cannot be simulated: {error}") from error
+    except ValidationError as error:
+        mistakes = "; ".join(map(str, mistakes_in(Experiment, document, error)))
+        raise TraceError(f"{recording.meta_path}: cannot be simulated: {mistakes}") from error
+
+
+def other_engine(recording: Recording, calibration: Calibration) -> list[str]:
+    """Returns what of a recorded engine is surely not what was calibrated, in words; names of models differ, so they may."""
+    arguments = recording.meta["engine_args"]
+    found = []
+    dtype = _DTYPES.get(str(arguments.get("dtype", "auto")), arguments.get("dtype"))
+    if dtype is not None and calibration.dtype != "fp8" and dtype != calibration.dtype:
+        found.append(f"dtype {dtype}, calibrated was {calibration.dtype}")
+    size = arguments.get("tensor_parallel_size", 1)
+    if size != calibration.tensor_parallel_size:
+        found.append(f"tensor_parallel_size {size}, calibrated was {calibration.tensor_parallel_size}")
+    model = model_of(str(arguments.get("model", "")))
+    if model and calibration.model.name in models() and model != calibration.model.name:
+        found.append(f"model {model}, calibrated was {calibration.model.name}")
+    return found
 
 
 def traffic_of(recording: Recording, scratch: Path) -> dict[str, Any]:

@@ -17,9 +17,12 @@ from experiments.timeline import ALL
 Summary = dict[str, Any]
 _ABSENT = "-"
 
+PAGE_WIDTH = 120
+"""Characters of a line of the page's tables; what does not fit beside each other stands below."""
+
 
 def print_summary(folders: Sequence[Path]) -> None:
-    """Prints each experiment's runs side by side and draws its picture.
+    """Prints each experiment's runs side by side, draws its picture, and leaves both as a page, report.md.
 
     Args:
         folders: result folders of finished runs; runs of one experiment stand together.
@@ -35,7 +38,19 @@ def print_summary(folders: Sequence[Path]) -> None:
             print(f"! {warning}")
         picture = plots.day(runs, root / "plots" / "day.png")
         left_out = f" (the first {plots.MAX_RUNS} of {len(runs)} runs)" if len(runs) > plots.MAX_RUNS else ""
-        print(f"\ntables   {root}\npicture  {picture}{left_out}")
+        page = root / "report.md"
+        page.write_text("\n".join(_page(root.name, runs, left_out)) + "\n", encoding="utf-8")
+        print(f"\ntables   {root}\npage     {page}\npicture  {picture}{left_out}")
+
+
+def _page(name: str, runs: Sequence[Path], left_out: str) -> Iterator[str]:
+    """The same, to be read later or by others."""
+    yield f"# {name}\n"
+    for text in (table(runs, PAGE_WIDTH), replications.table(runs)):
+        if text:
+            yield f"```\n{text}\n```\n"
+    yield from (f"! {warning}\n" for warning in warnings(runs))
+    yield f"![The runs over time{left_out}](plots/day.png)"
 
 
 def experiment_folder(folder: Path) -> Path:

@@ -93,7 +93,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         "duration_s": ended_at_s,
         "itl_counts": itl_counts,
         "itl_sums": itl_sums,
-        "warnings": _warnings(wiring),
+        "warnings": [*_warnings(wiring), *live.warnings(found)],
         "has_prefix_cache": bool(wiring.engines["enable_prefix_caching"].any()),
         "ideal_cached_share": _ideal_cached_share(wiring),
     }
@@ -179,7 +179,10 @@ def _warnings(wiring: Wiring) -> list[str]:
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
     lines += extrapolated(wiring)
-    num_evicted = sum(machine.num_evicted for machine in wiring.simulation.machines)
+    failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
+    if failed:
+        lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")
+    num_evicted = sum(one.num_evicted for one in wiring.simulation.machines if one.reason != "failed")
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
     return lines

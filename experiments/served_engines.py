@@ -45,6 +45,10 @@ _ALIASES = {"gpu_mem_util": "gpu_memory_utilization", "cpu_offload": "cpu_offloa
 """Short names in some published results."""
 
 
+OFF_UNLESS_SET = ("cpu_offload_gb", "swap_space")
+"""Arguments that are not simulated, and need not be where they are 0 or false."""
+
+
 def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")

@@ -33,11 +33,13 @@ def rows_of(index: Path) -> Iterator[Row]:
     if missing:
         raise TraceError(f"{index}: about: no {missing[0]}; needed are {', '.join(ABOUT)}")
     for name in reports:
-        path = index.parent / name
+        path = index.parent / str(name)
         try:
             report = json.loads(path.read_text(encoding="utf-8"))
             rows = [*_rows(report)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise TraceError(f"{path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
             raise TraceError(f"{path}: is no report that we know ({type(error).__name__}: {error})") from error
         yield from (_whole(row, about, path.stem) for row in rows)
 
@@ -80,6 +82,8 @@ def _vllm_bench(report: Mapping[str, Any]) -> Row:
     arrival = "constant" if even else "Poisson" if report.get("burstiness", 1.0) == 1.0 else "gamma"
     arrival = arrival if rate < float("inf") else "all at once"
     num, limit = int(report["completed"]), report.get("max_concurrency")
+    if not num:
+        raise ValueError("no request was completed")
     return {
         "rate": rate if rate < float("inf") else None,
         "arrival": f"{arrival}, at most {limit} in flight" if limit else arrival,

@@ -39,6 +39,8 @@ def read_served(path: str | Path) -> list[Served]:
     path = Path(path)
     results: list[Served] = []
     names: dict[str, int] = {}
+    if not path.is_file():
+        raise TraceError(f"{path}: no such file")
     if path.suffix == ".csv":
         return read_silicon(path)
     for number, row in enumerate(rows_of(path) if path.suffix in (".yaml", ".yml") else _lines(path), start=1):
@@ -49,6 +51,8 @@ def read_served(path: str | Path) -> list[Served]:
         names[one.name] = names.get(one.name, 0) + 1
         again = f"#{names[one.name]}" if names[one.name] > 1 else ""
         results.append(replace(one, name=one.name + again))
+    if not results:
+        raise TraceError(f"{path}: no result in it")
     return results
 
 
@@ -117,7 +121,7 @@ def _problem(row: Mapping[str, Any], model: str, gpu: str, rate: float, lengths:
         "neither a rate nor all at once": not rate and "all at once" not in str(row["arrival"]),
         "lengths are spread, and only their means are known": row["dtype"] == DTYPE_IN_NAME and not _is_fixed(row),
         "clients gave up: overload with timeouts": quality.startswith("C"),
-        "closed loop: the client's limit of requests in flight held the rate down": bool(
+        f"served under {SERVED_SHARE:.0%} of the offered rate, and how many the client had in flight is not known": bool(
             served and rate and served < SERVED_SHARE * rate and "in flight" not in str(row["arrival"])
         ),
         "arrivals are neither evenly spaced, nor Poisson, nor all at once": not re.search(

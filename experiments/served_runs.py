@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from experiments.config import Experiment
 from experiments.errors import Measures
+from experiments.mistakes import mistakes_in
 from experiments.served import Served
+from experiments.served_engines import OFF_UNLESS_SET
 from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 
@@ -79,11 +82,20 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
         "replicas": {"kind": "surrogate", "calibration": calibration, **engine_options(served)[0]},
         "autoscaler": {"kind": "fixed", "replicas": 1},
     }
-    document = {"name": "served", "kind": "simulate", "seed": seed, "traffic": traffic, "router": {"kind": "round_robin"}}
+    document: dict[str, Any] = {
+        "name": "served",
+        "kind": "simulate",
+        "seed": seed,
+        "traffic": traffic,
+        "router": {"kind": "round_robin"},
+    }
+    document["pools"] = [pool]
     try:
-        return Experiment.model_validate_json(json.dumps({**document, "pools": [pool]}))
-    except ValueError as error:
-        raise TraceError(f"{served.name}: cannot be simulated: {error}") from error
+        return Experiment.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        raise TraceError(
+            f"{served.name}: cannot be simulated: {'; '.join(map(str, mistakes_in(Experiment, document, error)))}"
+        ) from error
 
 
 def num_simulated(served: Served) -> int:
@@ -113,8 +125,8 @@ def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
     options |= {"tensor_parallel_size": served.tensor_parallel_size}
     if served.quantization:
         options["quantization"] = served.quantization
-    unknown = [f"{name}={value}" for name, value in served.arguments.items() if name not in known and name != "model"]
-    return options, unknown
+    unknown = [(name, value) for name, value in served.arguments.items() if name not in known and name != "model"]
+    return options, [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
 
 
 def simulate(served: Served, calibration: str, client_s: float, distinct_prompts: int, seed: int = 1) -> Outcome:

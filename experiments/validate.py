@@ -22,8 +22,12 @@ from experiments.tables import write_json, write_rows
 from experiments.validate_config import Validate
 from experiments.validate_page import Page, draw, write_page
 from experiments.whole_folder import whole_folder
-from replicas.calibration.file import Calibration, read
-from sim.errors import ConfigError
+from replicas.calibration.file import Calibration
+from replicas.calibration.gpu import read_any
+from sim.errors import ConfigError, TraceError
+
+MOST_APART = 100.0
+"""How many times longer the requests of a recording may take than its steps, or these than those: milliseconds are 1,000."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         validate_served.run_one(run, folder)
         return
     started = time.perf_counter()
-    try:
-        calibration = read(config.calibration)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    calibration = _calibration_of(config)
     recordings = find_runs(config.recordings, config.include, calibration.model.name) or find(
         config.recordings, config.include, "_requests.csv"
     )
@@ -74,7 +75,34 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
 
 
+def _calibration_of(config: Validate) -> Calibration:
+    try:
+        found = read_any(config.calibration)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not isinstance(found, Calibration):
+        raise ConfigError(
+            f"calibration {config.calibration}: is of a GPU and any model, from served results; a folder of recordings needs "
+            "one of its own model, as `kind: calibrate` makes it"
+        )
+    return found
+
+
+def _check_units(recording: Recording) -> None:
+    """Refuses stamps of steps and requests that cannot both be seconds."""
+    if not recording.steps_path.exists():
+        return
+    at_s = recording.steps["at_s"]
+    span_s = float(at_s.max() - at_s.min())
+    if len(at_s) > 1 and not recording.duration_s / MOST_APART < span_s < MOST_APART * recording.duration_s:
+        raise TraceError(
+            f"{recording.steps_path}: its steps begin within {span_s:g} s and {recording.requests_path.name} takes "
+            f"{recording.duration_s:g} s; all stamps must be in seconds"
+        )
+
+
 def _case(recording: Recording, calibration: Calibration, config: Validate, scale: float, folder: Path) -> Case:
+    _check_units(recording)
     scratch = folder / "traffic"
     scratch.mkdir(exist_ok=True)
     _, unknown = engine_options(recording)

@@ -49,6 +49,7 @@ def _lines(page: Page) -> Iterator[str]:
     yield f"{one.source}).\n"
     yield "Each cell is simulated / real - 1. A bold one is further off than both the tolerance of "
     yield f"{page.config.tolerance:.0%} and what two real runs of the workload differ by.\n"
+    yield "![TTFT, TPOT and E2E, real and simulated](plots/distributions.png)\n"
     yield from _drift(page, table)
     yield from _errors(table)
     yield from _mean_errors(table)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import provenance, served_plots
-from experiments.errors import COLUMNS, errors
+from experiments.errors import COLUMNS, RATES, errors
 from experiments.loading import RunConfig
 from experiments.served import Served, choose
 from experiments.served_rows import read_served
@@ -20,7 +20,7 @@ from experiments.whole_folder import whole_folder
 from replicas.calibration.gpu import GpuCalibration, read_any
 from sim.errors import ConfigError
 
-_SHOWN = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("e2e_s", "E2E"))
+_SHOWN = (("ttft_s", "TTFT"), ("tpot_s", "TPOT"), ("e2e_s", "E2E"), ("requests_per_s", "requests/s"))
 _STATISTICS = ("mean", "p50", "p90", "p99")
 
 
@@ -104,7 +104,7 @@ def _page(
     yield "Each cell is simulated / served - 1.\n"
     columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
     columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
-    yield f"| result | batch | {' | '.join(f'{label} {statistic}' for _, label, statistic in columns)} |"
+    yield f"| result | batch | {' | '.join(_head(*one) for one in columns)} |"
     yield "|---|---|" + "---:|" * len(columns)
     for one in chosen:
         mine = table[table["recording"] == one.name]
@@ -117,7 +117,11 @@ def _page(
         if unknown:
             yield f"! {one.name}: not simulated: {', '.join(unknown)}"
     for problem, names in problems.items():
-        yield f"! {len(names)} results left out: {problem}"
+        yield f"! {len(names)} result{'' if len(names) == 1 else 's'} left out: {problem}"
+
+
+def _head(metric: str, label: str, statistic: str) -> str:
+    return label if metric in RATES else f"{label} {statistic}"
 
 
 def _picked(table: pd.DataFrame, metric: str, statistic: str) -> Any:
@@ -130,7 +134,7 @@ def _cell(errors_found: Any) -> str:
 
 def _means(table: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Mean absolute errors, by load band and of all."""
-    yield f"| mean absolute error | {' | '.join(f'{label} {statistic}' for _, label, statistic in columns)} |"
+    yield f"| mean absolute error | {' | '.join(_head(*one) for one in columns)} |"
     yield "|---|" + "---:|" * len(columns)
     for band in [*sorted(table["band"].unique()), None]:
         mine = table if band is None else table[table["band"] == band]

@@ -137,9 +137,12 @@ class Wiring:
         num_bytes = float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"])
         rng = stream(self.experiment.seed, f"lifecycle.{pool.name}")
         source = self.sources.get(index)
+        lifecycle = pool.lifecycle
+        if source is not None and source.is_measured:
+            lifecycle = lifecycle.model_copy(update=source.lifecycle(num_bytes))
 
         def stages() -> list[tuple[str, float]]:
-            given = pool.lifecycle.stages(num_bytes, rng)
+            given = lifecycle.stages(num_bytes, rng)
             return given if source is None else source.stages(given)
 
         return PoolSpec(
@@ -151,10 +154,12 @@ class Wiring:
             price_per_gpu_hour=pool.price_per_gpu_hour,
             interval_s=pool.autoscaler.interval_s,
             stages=stages,
-            cold_start_s=pool.lifecycle.cold_start_s(num_bytes),
+            cold_start_s=lifecycle.cold_start_s(num_bytes),
             warm_start=pool.lifecycle.warm_start,
             drain_timeout_s=pool.lifecycle.drain_timeout_s,
             requeue_on_timeout=pool.lifecycle.on_drain_timeout == "requeue",
+            time_to_failure_s=pool.lifecycle.time_to_failure_s(stream(self.experiment.seed, f"failures.{pool.name}")),
+            requeue_on_failure=pool.lifecycle.on_failure == "requeue",
             replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s * num_ranks,
             replica_tokens=self.capacities[index].inflight_tokens * num_ranks,
             autoscaler=self.controllers[index],

@@ -10,11 +10,11 @@ from replicas.events import set_next_end
 from replicas.queues import append_unrouted, sequence_of, slot_of
 from replicas.speculation import forget_steps
 from sim.compiled import loop, verb
-from sim.records import DECODING, DRAIN_TIMEOUT, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
+from sim.records import DECODING, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
 
 
 @verb
-def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
+def evict_one(fleet: Fleet, r: int, i: int, requeue: bool, reason: int) -> None:
     """Takes one request off replica `r`; tokens still on the device are lost."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
     running_step = oldest_step(fleet, r)
@@ -36,7 +36,7 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool) -> None:
         request.phase = UNROUTED
         append_unrouted(fleet, i)
     else:
-        request.reason = DRAIN_TIMEOUT
+        request.reason = reason
         leave(fleet, r, i, FAILED, fleet.clock[0].now_s)
 
 
@@ -61,8 +61,8 @@ def clear(fleet: Fleet, r: int) -> None:
         fill_pool(fleet, r)
 
 
-@loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean))
-def evict(fleet: Fleet, r: int, requeue: bool) -> int:
+@loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean, nb.types.int64))
+def evict(fleet: Fleet, r: int, requeue: bool, reason: int) -> int:
     """Takes every request off replica `r`, sends it back to the router or fails it, and returns how many there were.
 
     A request that goes back keeps the tokens it has sent; the next replica recomputes them with its prompt.
@@ -72,7 +72,7 @@ def evict(fleet: Fleet, r: int, requeue: bool) -> int:
     for i in (replica.running.head, replica.waiting.head):
         while i != NONE:
             following = fleet.requests[slot_of(fleet, i)].next
-            evict_one(fleet, r, i, requeue)
+            evict_one(fleet, r, i, requeue, reason)
             num_evicted += 1
             i = following
     if num_evicted > 0 and replica.num_in_flight > 0 and fleet.engines[replica.pool].num_stages == 1:

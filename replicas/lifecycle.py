@@ -1,5 +1,6 @@
 """How long a machine takes from being asked for to serving, and how it goes."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -39,6 +40,15 @@ class Lifecycle(Params):
         default="requeue",
         description="What becomes of the rest: back to the router, keeping the tokens sent so far, or failed and counted.",
     )
+    mean_time_to_failure_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Ready machines fail, each after an exponential time of this mean, and are gone at once; the autoscaler's "
+        "next look replaces them. null = never. Assumption: as likely at any age.",
+    )
+    on_failure: Literal["requeue", "fail"] = Field(
+        default="requeue", description="What becomes of a failed machine's requests, as on_drain_timeout."
+    )
 
     def stages(self, weight_bytes: float, rng: np.random.Generator) -> list[tuple[str, float]]:
         """Returns the stages of one cold start: the column of replicas.parquet that its end fills, and its seconds."""
@@ -49,6 +59,11 @@ class Lifecycle(Params):
             ("started_at_s", _draw(self.start_s, rng)),
             ("ready_at_s", _draw(self.capture_s, rng)),
         ]
+
+    def time_to_failure_s(self, rng: np.random.Generator) -> Callable[[], float] | None:
+        """Returns what draws for a machine how long it serves before it fails; None where none fails."""
+        mean_s = self.mean_time_to_failure_s
+        return None if mean_s is None else lambda: float(rng.exponential(mean_s))
 
     def weights_s(self, weight_bytes: float) -> float:
         """Returns how long the weights load.

@@ -11,7 +11,7 @@ from replicas.gateway import count_unrouted, route_unrouted
 from replicas.integrity import recount
 from sim.compiled import Pointer, entry_point
 from sim.errors import ConfigError
-from sim.records import BAD_ROUTE, NEEDS_ROUTE, NO_LIMIT, NONE, ROUTER_SIGNATURE, Fleet, RouterState
+from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, ROUTER_SIGNATURE, Fleet, RouterState
 from sim.window import NO_SEGMENTS, load, new_fleet, take_ended
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
@@ -133,9 +133,9 @@ class DataPlane:
         fleet.replicas[slot].is_open, fleet.replicas[slot].is_draining = 0, 1
         return not (fleet.replicas[slot].num_in_flight or fleet.loads[slot].num_waiting)
 
-    def vacate(self, slot: int, *, requeue: bool) -> int:
+    def vacate(self, slot: int, *, requeue: bool, reason: int = DRAIN_TIMEOUT) -> int:
         """Takes what is left off a closed replica, back to the router or failed; returns how many requests that were."""
-        num_evicted = int(evict(self.fleet, slot, requeue))
+        num_evicted = int(evict(self.fleet, slot, requeue, reason))
         self.fleet.replicas[slot].is_draining = 0
         self.fleet.replicas[slot].machine = NONE
         if requeue:
@@ -145,7 +145,7 @@ class DataPlane:
     def halt(self) -> None:
         """Stops all replicas where they are; what was in flight keeps the tokens it got."""
         for slot in np.flatnonzero(self.fleet.replicas["machine"] != NONE):
-            evict(self.fleet, int(slot), True)
+            evict(self.fleet, int(slot), True, NO_REASON)
 
     def wake(self) -> None:
         """Wakes nobody: all replicas here are simulated, and the loop itself wakes those."""

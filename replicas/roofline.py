@@ -57,5 +57,6 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "mixed_kv_s_per_token": 0.0,
         "fitted_requests": inf,
         "fitted_tokens": inf,
+        "fitted_attended_tokens": inf,
         "fitted_kv_tokens": inf,
     }

@@ -76,7 +76,7 @@ def cpu_time(batch: Any, engine: Any) -> float:
 def is_outside_range(batch: Any, engine: Any) -> bool:
     """Tells whether a step is larger, in any respect, than all that the engine's coefficients were fitted on."""
     is_larger: bool = batch.num_requests > engine.fitted_requests or batch.num_tokens > engine.fitted_tokens
-    return is_larger or batch.kv_tokens > engine.fitted_kv_tokens
+    return is_larger or batch.attended_tokens > engine.fitted_attended_tokens or batch.kv_tokens > engine.fitted_kv_tokens
 
 
 @verb

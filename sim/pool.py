@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import simpy
 
-from sim.records import Fleet
+from sim.records import DRAIN_TIMEOUT, REPLICA_FAILED, Fleet
 from sim.views import PoolView
 
 
@@ -25,8 +25,8 @@ class Plane(Protocol):
     def close(self, slot: int) -> bool:
         """Stops sending it requests; tells whether it is empty."""
 
-    def vacate(self, slot: int, *, requeue: bool) -> int:
-        """Takes what is left off it and returns how many requests that were."""
+    def vacate(self, slot: int, *, requeue: bool, reason: int = DRAIN_TIMEOUT) -> int:
+        """Takes what is left off it and returns how many requests that were; those not requeued have failed, for `reason`."""
 
 
 class Decides(Protocol):
@@ -76,6 +76,8 @@ class PoolSpec:
     replica_tokens: float
     autoscaler: Decides
     num_ranks: int = 1  # data-parallel engines of a machine, each in a slot of its own
+    time_to_failure_s: Callable[[], float] | None = None  # from a machine's readiness; None = none fails
+    requeue_on_failure: bool = True
 
 
 @dataclass
@@ -152,8 +154,25 @@ class Pool:
         self.ready[machine.slot] = self.env.event()
         for slot in self.ranks(machine.slot):
             self.plane.open(slot, machine.id, self.env.now)
-        yield self.ready[machine.slot]
+        is_to_drain = self.ready[machine.slot]
+        if self.spec.time_to_failure_s is not None:
+            yield is_to_drain | self.env.timeout(self.spec.time_to_failure_s())
+            if not is_to_drain.triggered:
+                self.fail(machine)
+                return
+        yield is_to_drain
         yield from self.drain(machine)
+
+    def fail(self, machine: Machine) -> None:
+        """Loses a ready machine from one instant to the next; its requests go back to the router or have failed."""
+        del self.ready[machine.slot]
+        for slot in self.ranks(machine.slot):
+            self.plane.close(slot)
+        requeue = self.spec.requeue_on_failure
+        machine.num_evicted = sum(
+            self.plane.vacate(slot, requeue=requeue, reason=REPLICA_FAILED) for slot in self.ranks(machine.slot)
+        )
+        self.release(machine, "failed")
 
     def drain(self, machine: Machine) -> Generator[Any, Any, None]:
         """Takes no new requests, finishes the running ones, or gives up on them after the timeout."""

@@ -23,7 +23,7 @@ IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
 NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
-OVER_RATE_LIMIT, OVER_TTFT = 7, 8
+OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED = range(7, 10)
 REASON_NAMES = (
     "",
     "over_max_model_len",
@@ -34,6 +34,7 @@ REASON_NAMES = (
     "server_error",
     "rate_limit",
     "predicted_ttft",
+    "replica_failed",
 )
 
 ARRIVAL = np.dtype(
@@ -319,6 +320,7 @@ ENGINE = np.dtype(
         ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
         ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
         ("fitted_tokens", "f8"),
+        ("fitted_attended_tokens", "f8"),
         ("fitted_kv_tokens", "f8"),
     ],
     align=True,

@@ -45,6 +45,10 @@ class FakeEngine(MeasuredEngine):
     def kv_cache(self) -> tuple[int, int] | None:
         return 5000, 16
 
+    @property
+    def memory(self) -> dict[str, int]:
+        return {"weights": 16 * 2**30, "kv_cache": 40 * 2**30}
+
     def measure(self, shape: Shape) -> StepTimes:
         self._asked.append(shape)
         noise = self.noise if shape.chunk or self.noise_of_decodes is None else self.noise_of_decodes

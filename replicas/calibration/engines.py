@@ -1,6 +1,7 @@
 """Engines that `kind: calibrate` can measure: what such an engine has to do, and the table of those that there are."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from replicas.calibration.shapes import Shape
@@ -53,3 +54,8 @@ class MeasuredEngine(Params):
     def kv_cache(self) -> tuple[int, int] | None:
         """(num_gpu_blocks, block_size) that the engine made for itself, if it says so."""
         return None
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes on one device, as far as it says: weights, kv_cache, activations, graphs."""
+        return {}

@@ -123,6 +123,17 @@ class KvCache(Params):
     block_size: int = Field(ge=1, description="Tokens in one.")
 
 
+class Memory(Params):
+    """What one device held once the engine had started, in bytes; absent = the engine does not say."""
+
+    weights: float | None = Field(default=None, ge=0, description="All parameters.")
+    kv_cache: float | None = Field(default=None, ge=0, description="All KV blocks.")
+    activations: float | None = Field(
+        default=None, ge=0, description="The most that a step takes, as vLLM found when it started."
+    )
+    graphs: float | None = Field(default=None, ge=0, description="CUDA graphs, as vLLM estimates them.")
+
+
 class Calibration(Params):
     """One engine's step time: for which engine, the coefficients, and how good they are."""
 
@@ -146,6 +157,7 @@ class Calibration(Params):
     repeat_spread: Spread | None = Field(default=None, description="Of the measurement.")
     drift: Drift | None = Field(default=None, description="Of the machine under measurement; null = taken as constant.")
     kv_cache: KvCache | None = Field(default=None, description="Used where a config gives no num_gpu_blocks.")
+    memory_bytes: Memory | None = Field(default=None, description="Of one device, as the engine said; null = it was not asked.")
     steps: str | None = Field(default=None, description="The fitted steps, a Parquet file beside this one.")
 
     @model_validator(mode="before")
@@ -199,6 +211,7 @@ class Calibration(Params):
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],
             "fitted_tokens": self.range.num_tokens[1],
+            "fitted_attended_tokens": self.range.attended_tokens[1],
             "fitted_kv_tokens": self.range.kv_tokens[1],
         }
 
@@ -211,6 +224,8 @@ class Calibration(Params):
 def document_of(calibration: Params) -> dict[str, Any]:
     """Returns what a file of `calibration` holds: catalogued names where there are some, fractions to five digits."""
     data = calibration.model_dump(mode="json", exclude_none=True)
+    if isinstance(calibration, Calibration):  # terms that only other kinds of fits have say nothing here
+        data["device_time"] = calibration.device_time.model_dump(mode="json", exclude_defaults=True)
     known: dict[str, Any] = {"gpu": gpus(), "model": models()}
     for key in [key for key in known if key in data]:
         value = getattr(calibration, key)
@@ -296,4 +311,5 @@ def _rounded(data: Any) -> Any:
         return {key: _rounded(value) for key, value in data.items()}
     if isinstance(data, list):
         return [_rounded(value) for value in data]
-    return float(f"{data:.5g}") if isinstance(data, float) and abs(data) < 1 else data
+    is_fraction = isinstance(data, float) and abs(data) < 100 and not data.is_integer()
+    return float(f"{data:.5g}") if is_fraction else data

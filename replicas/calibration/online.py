@@ -70,6 +70,7 @@ class OnlineCalibration:
         self.max_graph_tokens, self.memory_steps = max_graph_tokens, memory_steps
         self.alarm = DriftAlarm(sigma)
         self.alarms_at_s: list[float] = []  # one for each lasting change
+        self.changes: list[tuple[float, float]] = []  # the instant of an alarm, and the scale that was found after it
         self._time, self._mixture = calibration.device_time, calibration.mixture
         self._values = [getattr(self._time, name) for name in NAMES]
         self._steps: deque[Mapping[str, float]] = deque(maxlen=memory_steps)
@@ -83,6 +84,7 @@ class OnlineCalibration:
         self._average(log_ratio)
         if not self._is_settled and self._num_averaged >= SETTLING_STEPS:
             self._is_settled, self._log_reference = True, self._log_scale
+            self.changes.append((self.alarms_at_s[-1], self.scale))
         is_off = self._is_settled and self.alarm.observe(log_ratio - self._log_reference)
         if is_off:
             self._is_settled, self._num_averaged = False, 0

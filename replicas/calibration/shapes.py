@@ -12,6 +12,18 @@ class Shape(NamedTuple):
     cached: int = 0  # tokens of that prompt computed before
 
     @property
+    def described(self) -> str:
+        """In words: what a reader of a calibration is told.
+
+        >>> Shape(4, 128, 64, 1024).described
+        '4 decodes on 128 tokens and a chunk of 64 on 1,024'
+        """
+        many = "" if self.num_decodes == 1 else "s"
+        decodes = f"{self.num_decodes:,} decode{many} on {self.decode_context:,} tokens" if self.num_decodes else ""
+        chunk = f"a chunk of {self.chunk:,} on {self.cached:,}" if self.chunk else ""
+        return " and ".join(part for part in (decodes, chunk) if part)
+
+    @property
     def num_requests(self) -> int:
         """Requests in the step."""
         return self.num_decodes + (self.chunk > 0)

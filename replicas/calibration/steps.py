@@ -1,7 +1,7 @@
 """Recorded engine steps as a table: what was in each step, and how long each part of it took."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,47 +41,49 @@ def read_steps(path: Path) -> pd.DataFrame:
         raise StepError(f"{path}: no such file")
     if path.suffix == ".parquet":
         return _from_parquet(path)
-    rows = [*_rows(_lines(path))]
+    rows = [*_rows(path)]
     if not rows:
         raise StepError(f"{path}: no step in it")
     return pd.DataFrame(rows, columns=[*COLUMNS])
 
 
 def _from_parquet(path: Path) -> pd.DataFrame:
-    table = pd.read_parquet(path)
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # pyarrow's own are such
+        raise StepError(f"{path}: is not a Parquet file ({' '.join(str(error).split())})") from error
     missing = [name for name in COLUMNS if name not in table]
     if missing:
         raise StepError(f"{path}: no column {missing[0]}; a table of steps has {', '.join(COLUMNS)}")
+    if table.empty:
+        raise StepError(f"{path}: no step in it")
     return table[[*COLUMNS]]
 
 
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
+def _rows(path: Path) -> Iterator[dict[str, float]]:
+    """One row a step, in the order in which they were done; with async scheduling the next is planned before one is done."""
+    last_output_s, last_end_s, is_busy = -np.inf, np.nan, False
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 step = json.loads(line)
-                step["reqs"], step["t0"]
-            except (ValueError, KeyError, TypeError) as error:
+                begins_s, batch = step["t0"], batch_of(step["reqs"])
+                if "t3" not in step or step.get("kind") == "warmup":
+                    continue
+                planned_s, output_s, ends_s = (step[name] for name in ("t1", "t2", "t3"))
+                row = {
+                    "at_s": begins_s,
+                    **batch,
+                    "device_s": output_s - max(planned_s, last_output_s),
+                    "schedule_s": planned_s - begins_s,
+                    "update_s": ends_s - output_s,
+                    "front_end_s": begins_s - last_end_s if is_busy and begins_s > last_end_s else np.nan,
+                }
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise StepError(f"{path}:{number}: is not a step ({type(error).__name__}: {error})") from error
-            if "t3" in step and step.get("kind") != "warmup":
-                yield step
-
-
-def _rows(steps: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, float]]:
-    """One row a step, in the order in which they were done; with async scheduling the next is planned before one is done."""
-    last_output_s, last_end_s, is_busy = -np.inf, np.nan, False
-    for step in steps:
-        begins_s, planned_s, output_s, ends_s = (step[name] for name in ("t0", "t1", "t2", "t3"))
-        yield {
-            "at_s": begins_s,
-            **batch_of(step["reqs"]),
-            "device_s": output_s - max(planned_s, last_output_s),
-            "schedule_s": planned_s - begins_s,
-            "update_s": ends_s - output_s,
-            "front_end_s": begins_s - last_end_s if is_busy and begins_s > last_end_s else np.nan,
-        }
-        last_output_s, last_end_s = output_s, ends_s
-        is_busy = len(step.get("finished", ())) < len(step["reqs"]) or step.get("waiting", 0) > 0
+            yield row
+            last_output_s, last_end_s = output_s, ends_s
+            is_busy = len(step.get("finished", ())) < len(step["reqs"]) or step.get("waiting", 0) > 0
 
 
 def batch_of(requests: Iterable[tuple[Any, int, int, int, int]]) -> dict[str, float]:

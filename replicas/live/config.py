@@ -60,6 +60,15 @@ class Vllm(Surrogate):
         return self
 
     @model_validator(mode="after")
+    def _is_clock_of_one_thread(self) -> "Vllm":
+        if self.clock == "cpu" and self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"clock cpu counts one thread of this process, and with tensor_parallel_size {self.tensor_parallel_size} the "
+                "model runs in others; use clock: wall"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _is_something_that_vllm_does(self) -> "Vllm":
         elsewhere = {
             "batching": self.batching != "continuous",

@@ -119,6 +119,7 @@ class VllmEngine:
             vocab_size=config.model_config.get_vocab_size(),
             version=version,
             max_graph_tokens=_max_graph_tokens(config.compilation_config),
+            memory=self._core.model_executor.collective_rpc(_memory_of)[0],
         )
 
     def _warm_up(self) -> None:
@@ -165,13 +166,13 @@ class VllmEngine:
         settling = self._recorder.settling
         planned, done, overhead_s = self._recorder.take()
         clock = "c" if self._is_cpu_clock and not self.runs_free else "t"
-        lasted_s = ended[clock] - began[clock] - overhead_s
+        lasted_s = ended[clock] - began[clock] - overhead_s[clock]
         if self._overlap is not None and not self.runs_free:
-            settles_at, overhead_before_s = settling or (ended["t"], overhead_s)
+            settles_at, overhead_before_s = settling or (ended["t"], overhead_s["t"])
             launch_s = settles_at - began["t"] - overhead_before_s
             lasted_s = self._overlap.lasted(launch_s, lasted_s - launch_s, left_s, waits=settling is not None)
         self._check_progress(bool(planned or outputs))
-        step = Step(lasted_s, ended["c"] - began["c"] - overhead_s)
+        step = Step(lasted_s, ended["c"] - began["c"] - overhead_s["c"])
         self._note_plan(step, planned, clock, began[clock])
         self._note_output(step, done, clock, ended[clock])
         self._note_tokens(step, outputs)
@@ -254,6 +255,7 @@ def load_vllm(version: str = "any") -> Any:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it warns of a Triton that a CPU has no use for
     try:
         import vllm
     except ImportError as error:
@@ -273,6 +275,20 @@ def load_vllm(version: str = "any") -> Any:
 def _instant() -> dict[str, float]:
     """Returns the present by the wall clock (t) and by this thread's CPU seconds (c)."""
     return {"t": time.perf_counter(), "c": time.thread_time()}
+
+
+def _memory_of(worker: Any) -> dict[str, int]:
+    """Returns the bytes that a worker's device holds: counted where we can, vLLM's own figures where it has any (GPUs)."""
+    runner = worker.model_runner
+    caches = [cache for cache in runner.kv_caches if hasattr(cache, "untyped_storage")]
+    storages = {cache.untyped_storage().data_ptr(): cache.untyped_storage().nbytes() for cache in caches}
+    found = {
+        "weights": sum(one.numel() * one.element_size() for one in runner.model.parameters()),
+        "kv_cache": sum(storages.values()),
+        "activations": getattr(worker, "peak_activation_memory", None),
+        "graphs": getattr(worker, "cudagraph_memory_estimate", None),
+    }
+    return {name: int(num_bytes) for name, num_bytes in found.items() if num_bytes}
 
 
 def _max_graph_tokens(config: Any) -> int:
@@ -319,7 +335,7 @@ def _check_arguments(arguments: Mapping[str, Any], known: list[str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise EngineError(f"engine.{name}: this vLLM has no such argument{hint}")
+            raise EngineError(f"engine_args.{name}: this vLLM has no such argument{hint}")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What a real engine looks like from the simulation: its limits, its steps, and how it is driven."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ class Limits(NamedTuple):
     vocab_size: int
     version: str
     max_graph_tokens: int = 0  # tokens of the largest CUDA graph; 0 = none are used
+    memory: Mapping[str, int] = {}  # bytes on one device, as far as it says: weights, kv_cache, activations, graphs
 
 
 class Scheduled(NamedTuple):

@@ -1,5 +1,6 @@
 """`kind: calibrate`, `measure: {kind: vllm}`: a vLLM engine that step shapes are measured on."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, PrivateAttr
@@ -77,6 +78,11 @@ class MeasuredVllm(MeasuredEngine):
         if self._live is None or self.engine.num_gpu_blocks is not None:
             return None
         return self._live.limits.num_gpu_blocks, self._live.limits.block_size
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes on one device."""
+        return self._live.limits.memory if self._live is not None else {}
 
     def _started(self) -> LiveEngine:
         if self._live is None:

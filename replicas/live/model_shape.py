@@ -3,6 +3,7 @@
 from typing import Any
 
 from replicas.catalog import Model
+from sim.errors import ConfigError
 
 
 def vllm_model_config(model: Model) -> dict[str, Any]:
@@ -11,7 +12,7 @@ def vllm_model_config(model: Model) -> dict[str, Any]:
     Random weights cost the same time as trained ones; what is computed with them means nothing.
 
     Raises:
-        ValueError: neither has this shape.
+        ConfigError: neither has this shape.
 
     >>> from replicas.catalog import model
     >>> vllm_model_config(model("llama-3.1-8b"))["num_key_value_heads"]
@@ -19,7 +20,7 @@ def vllm_model_config(model: Model) -> dict[str, Any]:
     """
     if model.kv_lora_rank or (model.num_experts and model.moe_layers != model.layers):
         what = "latent attention" if model.kv_lora_rank else "layers with and without experts"
-        raise ValueError(
+        raise ConfigError(
             f"{model.name} has {what}, which cannot be made up; give replicas.model, a folder with its config.json"
         )
     config: dict[str, Any] = {

@@ -11,7 +11,7 @@ from replicas.live.interface import LiveEngine
 from replicas.live.process import LiveReplica, Watch
 from replicas.live.tokens import TokenStreams
 from replicas.plane import DataPlane
-from sim.records import DRAINED, REACHED, WOKEN
+from sim.records import DRAIN_TIMEOUT, DRAINED, REACHED, WOKEN
 
 
 class EngineSource:
@@ -27,6 +27,7 @@ class EngineSource:
         self._start, self.is_measured, self.by_priority = start, is_measured, by_priority
         self._spare = [start()]
         self.limits = self._spare[0].limits
+        self.starts = [self._spare[0].start_s]  # of each engine so far, how long the stages of its start took
 
     def stages(self, given: list[tuple[str, float]]) -> list[tuple[str, float]]:
         """Returns the stages of the next engine's start, which is really started for them.
@@ -37,7 +38,7 @@ class EngineSource:
         if not self.is_measured:
             return given
         if not self._spare:
-            self._spare.append(self._start())
+            self._spare.append(self._started())
         took = self._spare[-1].start_s
         measured = {
             "weights_loaded_at_s": took["weights_s"],
@@ -48,7 +49,24 @@ class EngineSource:
 
     def take(self) -> LiveEngine:
         """Returns a started engine for a replica that is ready."""
-        return self._spare.pop() if self._spare else self._start()
+        return self._spare.pop() if self._spare else self._started()
+
+    def _started(self) -> LiveEngine:
+        engine = self._start()
+        self.starts.append(engine.start_s)
+        return engine
+
+    def lifecycle(self, weight_bytes: float) -> dict[str, float]:
+        """Returns the keys of `lifecycle` as they were measured, medians over the starts so far; empty for a server."""
+        starts = [start for start in self.starts if start]
+        if not starts:
+            return {}
+        median = {name: float(np.median([start[name] for start in starts])) for name in starts[0]}
+        return {
+            "weights_gb_per_s": weight_bytes / 1e9 / median["weights_s"],
+            "start_s": median["start_s"],
+            "capture_s": median["capture_s"],
+        }
 
     def shut_down(self) -> None:
         """Ends the engines that no replica took."""
@@ -132,12 +150,12 @@ class LivePlane(DataPlane):
             )
         super().open(slot, machine, now_s)
 
-    def vacate(self, slot: int, *, requeue: bool) -> int:
+    def vacate(self, slot: int, *, requeue: bool, reason: int = DRAIN_TIMEOUT) -> int:
         """Takes what is left off a closed replica and ends its engine."""
         if slot in self.live:
             self.live.pop(slot).stop()
             self.fleet.replicas[slot].num_in_flight = 0
-        return super().vacate(slot, requeue=requeue)
+        return super().vacate(slot, requeue=requeue, reason=reason)
 
     def halt(self) -> None:
         """Stops all replicas where they are, and ends the engines."""

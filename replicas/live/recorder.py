@@ -17,15 +17,16 @@ class Recorder:
     Attributes:
         planned: rows of the steps planned since the last `take`, in order; a step whose output is not in yet has no t2.
         ended: rows of the steps whose output was taken in since then.
-        overhead_s: seconds that looking has cost since then; they are not the engine's.
-        settling: (instant, overhead_s) when an output was last taken in, None if none was since `take`.
+        overhead_s: seconds that looking has cost since then, by the wall clock (t) and of the thread's CPU (c), which on a busy
+            machine is less; they are not the engine's.
+        settling: (instant, overhead by the wall clock) when an output was last taken in, None if none was since `take`.
     """
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.planned: list[dict[str, Any]] = []
         self.ended: list[dict[str, Any]] = []
-        self.overhead_s = 0.0
+        self.overhead_s = {"t": 0.0, "c": 0.0}
         self.settling: tuple[float, float] | None = None
         self._rows: dict[int, dict[str, Any]] = {}  # by the identity of the scheduler's output, which is alive until taken in
         self._num_steps = 0
@@ -33,15 +34,15 @@ class Recorder:
         self._update: Callable[..., Any] = scheduler.update_from_output
         scheduler.schedule, scheduler.update_from_output = self.schedule, self.update_from_output
 
-    def take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], float]:
+    def take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, float]]:
         """Returns planned, ended and overhead_s, and begins anew."""
         taken = self.planned, self.ended, self.overhead_s
-        self.planned, self.ended, self.overhead_s, self.settling = [], [], 0.0, None
+        self.planned, self.ended, self.overhead_s, self.settling = [], [], {"t": 0.0, "c": 0.0}, None
         return taken
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Has the scheduler plan a step and notes it."""
-        entered = time.perf_counter()
+        entered, entered_c = time.perf_counter(), time.thread_time()
         before = {request.request_id: request.num_preemptions for request in self.scheduler.running}
         t0, c0 = time.perf_counter(), time.thread_time()
         output = self._schedule(*args, **kwargs)
@@ -50,13 +51,14 @@ class Recorder:
             row = self._row(output, before) | {"t0": t0, "t1": t1, "c0": c0, "c1": c1}
             self._rows[id(output)] = row
             self.planned.append(row)
-        self.overhead_s += (t0 - entered) + (time.perf_counter() - t1)
+        self._note_cost(t0 - entered, c0 - entered_c)
+        self._note_cost(time.perf_counter() - t1, time.thread_time() - c1)
         return output
 
     def update_from_output(self, output: Any, model_output: Any) -> Any:
         """Has the scheduler take a step's output in and notes who finished."""
         t2, c2 = time.perf_counter(), time.thread_time()
-        self.settling = t2, self.overhead_s
+        self.settling = t2, self.overhead_s["t"]
         result = self._update(output, model_output)
         t3, c3 = time.perf_counter(), time.thread_time()
         row = self._rows.pop(id(output), None)
@@ -66,8 +68,12 @@ class Recorder:
             row["nivcsw"] = _switches() - row["nivcsw"]
             row["free_blocks_after"] = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
             self.ended.append(row)
-        self.overhead_s += time.perf_counter() - t3
+        self._note_cost(time.perf_counter() - t3, time.thread_time() - c3)
         return result
+
+    def _note_cost(self, wall_s: float, cpu_s: float) -> None:
+        self.overhead_s["t"] += wall_s
+        self.overhead_s["c"] += cpu_s
 
     def _row(self, output: Any, before: dict[str, int]) -> dict[str, Any]:
         scheduler, pool = self.scheduler, self.scheduler.kv_cache_manager.block_pool

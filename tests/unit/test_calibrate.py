@@ -9,7 +9,7 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from replicas.calibration.file import KvCache, read
+from replicas.calibration.file import KvCache, Memory, read
 from replicas.calibration.steps import COLUMNS
 from replicas.surrogate import Surrogate
 from sim.errors import ConfigError, TraceError
@@ -32,6 +32,11 @@ def test_an_engine_is_measured_and_its_file_drives_a_surrogate(tmp_path: Path, c
     assert str(file) in printed
     found = read(file)
     assert (found.engine_version, found.kv_cache) == ("1.2.3", KvCache(num_gpu_blocks=5000, block_size=16))
+    assert found.memory_bytes == Memory(weights=16 * 2**30, kv_cache=40 * 2**30)
+    assert (
+        "the engine made 5,000 KV blocks of 16 tokens for itself\non one device it holds: weights 16 GiB, kv cache 40 GiB"
+        in printed
+    )
     # 0.5 % noise, some 350 steps: a tenth of that on the large terms
     assert found.device_time.s_per_token == pytest.approx(truth().s_per_token, rel=0.01)
     assert found.device_time.weights_s == pytest.approx(truth().weights_s, rel=0.01)
@@ -50,7 +55,7 @@ def test_a_median_that_does_not_get_tight_is_named(tmp_path: Path, capsys: pytes
     )
     assert main([str(path), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "! not tight after 50 repeats: Shape(num_decodes=1, decode_context=128" in printed
+    assert "! not tight after 50 repeats: 1 decode on 128 tokens +- " in printed
 
 
 def test_the_same_recordings_give_the_same_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from autoscalers.queue_target import QueueTarget
 from sim.metrics import e2e_s, queue_s, ttft_s
 from sim.pool import Machine
-from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED
+from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED, REPLICA_FAILED
 from tests.fleets import Ran, arrivals, engine, run
 from tests.property.strategies import Script
 
@@ -65,6 +65,38 @@ def test_s11_what_the_grace_does_not_cover_is_counted_as_failed() -> None:
     assert (request.status, request.reason, request.num_generated_tokens) == (FAILED, DRAIN_TIMEOUT, 14)
     assert (request.last_token_at_s, request.finished_at_s) == (14.0, 15.0)
     assert (machine.released_at_s, machine.num_evicted, machine.reason) == (15.0, 1, "drain timeout")
+
+
+def failing_at_5_s(*, requeue: bool) -> Ran:
+    """30 tokens at 1 s each; the first machine fails at 5.5 s, the second never, and decisions are taken each 10 s."""
+    lives_s = iter([5.5, 1e9])
+    return run(
+        arrivals([(0.0, 10, 30)]),
+        STEP_OF_A_SECOND,
+        max_replicas=1,
+        autoscaler=Script([1]),
+        interval_s=10.0,
+        stages=lambda: [],
+        time_to_failure_s=lambda: next(lives_s),
+        requeue_on_failure=requeue,
+    )
+
+
+def test_a_replica_that_fails_takes_its_requests_with_it() -> None:
+    """At 5.5 s the sixth token is on the device, so five came out; the machine's bill ends there."""
+    ran = failing_at_5_s(requeue=False)
+    request, machine = ran.requests[0], ran.simulation.machines[0]
+    assert (request.status, request.reason, request.num_generated_tokens) == (FAILED, REPLICA_FAILED, 5)
+    assert (request.last_token_at_s, request.finished_at_s) == (5.0, 5.5)
+    assert (machine.released_at_s, machine.num_evicted, machine.reason) == (5.5, 1, "failed")
+
+
+def test_the_requests_of_a_replica_that_fails_can_go_on_elsewhere() -> None:
+    """The autoscaler finds none ready at 10 s; the next machine recomputes 10 + 5 tokens in one step and goes on."""
+    ran = failing_at_5_s(requeue=True)
+    request = ran.requests[0]
+    assert (request.status, request.first_token_at_s, request.finished_at_s) == (FINISHED, 1.0, 10.0 + 25)
+    assert [machine.reason for machine in ran.simulation.machines] == ["failed", "end of run"]
 
 
 def test_s11_what_the_grace_does_not_cover_can_go_on_elsewhere() -> None:

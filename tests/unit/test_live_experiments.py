@@ -42,6 +42,28 @@ def test_the_same_file_runs_on_either_kind(tmp_path: Path) -> None:
     assert len(live.manifest["invariants_checked"]) == 12
 
 
+def test_measured_starts_are_told_in_the_words_of_a_lifecycle(tmp_path: Path) -> None:
+    """The naive engine says that its start took 3, 4 and 5 s: a surrogate that is given them starts as long as the live one."""
+    given = ["pools.main.lifecycle={provision_s: 1, image_s: 2, warm_start: false}"]
+    live = ran(tmp_path, *given)
+    told = live.manifest["live"]["main"]
+    assert told["starts"] == [{"weights_s": 3.0, "start_s": 4.0, "capture_s": 5.0}] * 2
+    words = ", ".join(f"{name}: {value!r}" for name, value in told["lifecycle"].items())
+    given = [f"pools.main.lifecycle={{provision_s: 1, image_s: 2, warm_start: false, {words}}}"]
+    simulated = ran(tmp_path, *given, kind="pools.main.replicas.kind=surrogate")
+    stages = ["image_pulled_at_s", "weights_loaded_at_s", "started_at_s", "ready_at_s"]
+    assert live.replicas[stages].to_numpy().tolist() == [[3.0, 6.0, 10.0, 15.0]] * 2
+    assert simulated.replicas[stages].to_numpy() == pytest.approx(live.replicas[stages].to_numpy())
+
+
+def test_an_engine_that_does_not_schedule_ahead_as_asked_is_said(tmp_path: Path) -> None:
+    """On a CPU vLLM never does; nor does the naive engine."""
+    summary = json.loads((ran(tmp_path, "pools.main.replicas.async_scheduling=true").folder / "summary.json").read_text())
+    assert summary["warnings"] == [
+        "pool main: async_scheduling is on in the config and off in the engine, as vLLM naive has it here"
+    ]
+
+
 def test_live_and_simulated_replicas_mix_in_a_fleet(tmp_path: Path) -> None:
     text = CONFIG.read_text().split("timeline_interval_s")[0]
     head, pool = text.split("pools:\n")
@@ -89,7 +111,7 @@ def test_surrogates_follow_the_live_replica_that_recalibrates_them(tmp_path: Pat
     found = result.manifest["recalibration"]["main/0"]
     assert found["scale"] == pytest.approx(1.3, rel=0.01)
     (alarm_s,) = found["alarms_at_s"]
-    assert f"main/0: since about {alarm_s:.0f} s" in capsys.readouterr().err
+    assert f"main/0: since about {alarm_s:.0f} s of the run steps take 1.30 times what " in capsys.readouterr().err
     requests = result.requests[result.requests["pool"] == "simulated"]
     gaps = requests["tpot_s"].where(requests["num_output_tokens"] > 4)
     before, after = gaps[requests["finished_at_s"] < alarm_s], gaps[requests["scheduled_at_s"] > alarm_s + 5]

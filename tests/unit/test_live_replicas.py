@@ -146,6 +146,29 @@ def test_draining_is_as_with_surrogates(requeue: bool, drain_timeout_s: float) -
         assert sum(m.num_evicted for m in live.simulation.machines) > 0
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+def test_failing_is_as_with_surrogates_and_ends_the_engine(requeue: bool) -> None:
+    arriving, segments = workload(3, num=80)
+    started: list[NaiveEngine] = []
+
+    def start() -> NaiveEngine:
+        started.append(NaiveEngine(SETTINGS, per_token))
+        return started[-1]
+
+    def lives() -> dict[str, Any]:
+        rng = np.random.default_rng(7)
+        return {"time_to_failure_s": lambda: float(rng.exponential(0.4)), "requeue_on_failure": requeue}
+
+    options: dict[str, Any] = {"segments": segments, "replicas": 2, "interval_s": 0.1, "stages": lambda: [("ready_at_s", 0.1)]}
+    simulated = run(arriving, surrogate(SETTINGS), **options, **lives())
+    live = run(arriving, surrogate(SETTINGS), source=EngineSource(start), **options, **lives())
+    compared(live, simulated)
+    failed = [machine for machine in live.simulation.machines if machine.reason == "failed"]
+    assert sum(machine.num_evicted for machine in failed) > 0
+    assert len(started) == len(live.simulation.machines) > 2
+    assert all(one.is_shut_down for one in started)
+
+
 def test_a_cold_start_really_starts_an_engine_and_lasts_as_long_as_that_took() -> None:
     started: list[NaiveEngine] = []
 

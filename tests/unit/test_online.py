@@ -71,6 +71,9 @@ def test_the_scale_follows_and_the_alarm_goes_off_once_for_a_lasting_change() ->
     assert alarms[0] < 10
     assert online.alarms_at_s == [float(alarms[0])]
     assert online.scale == pytest.approx(1.3, rel=0.02)
+    ((since_s, scale),) = online.changes
+    assert since_s == online.alarms_at_s[0]
+    assert scale == pytest.approx(1.3, rel=0.03)  # 50 steps with 5 % noise: 0.7 %
 
 
 def test_a_new_fit_finds_what_has_changed() -> None:

@@ -1,5 +1,6 @@
 """A server that speaks OpenAI's API as a replica: sent when they arrive, recorded as they come."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def test_a_refused_request_has_failed_and_the_rest_goes_on(tmp_path: Path) -> No
     assert failed.sum() == len(server.bodies) // 4
     assert set(result.requests["reason"][failed]) == {"server_error"}
     assert result.manifest["server_errors"] == {"ValueError: HTTP 503: too busy": int(failed.sum())}
+    warnings = json.loads((result.folder / "summary.json").read_text())["warnings"]
+    assert f"{failed.sum()} requests failed at the server: ValueError: HTTP 503: too busy" in warnings
 
 
 def test_it_takes_real_time(tmp_path: Path) -> None:

@@ -66,7 +66,12 @@ def test_parquet_gives_back_what_was_written(tmp_path: Path) -> None:
         (None, "no such file"),
         ("", "no step in it"),
         ("{", ":1: is not a step"),
+        ("\x00", ":1: is not a step"),
+        ("[]", ":1: is not a step"),
         ('{"t0": 1}', ":1: is not a step .KeyError: 'reqs'"),
+        ('{"t0": 1, "reqs": [["a", 1, 2]]}', ":1: is not a step .ValueError: not enough values"),
+        ('{"t0": 1, "reqs": [], "t3": 4}', ":1: is not a step .KeyError: 't1'"),
+        ('{"t0": 1, "reqs": [], "t1": 2, "t2": "x", "t3": 4}', ":1: is not a step .TypeError"),
     ],
 )
 def test_a_bad_recording_is_refused_in_a_line(text: str | None, said: str, tmp_path: Path) -> None:
@@ -83,3 +88,15 @@ def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
     table.drop(columns="device_s").to_parquet(tmp_path / "steps.parquet")
     with pytest.raises(StepError, match="no column device_s"):
         read_steps(tmp_path / "steps.parquet")
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"junk", "is not a Parquet file"), (None, "no column device_s")])
+def test_a_bad_table_is_refused_in_a_line(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "run_steps.parquet"
+    if content is None:
+        read_steps(written(tmp_path, [a_line(0.0, [PREFILL])])).drop(columns="device_s").to_parquet(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(StepError, match=said) as error:
+        read_steps(path)
+    assert "\n" not in str(error.value)

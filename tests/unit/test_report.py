@@ -63,6 +63,9 @@ def test_the_summary_says_where_the_picture_is(tmp_path, capsys):
     for picture in (tmp_path / "day" / "plots" / "day.png", tmp_path / "other" / "plots" / "day.png"):
         assert str(picture) in printed
         assert picture.read_bytes().startswith(b"\x89PNG")
+        page = picture.parents[1] / "report.md"
+        assert str(page) in printed
+        assert "![The runs over time](plots/day.png)" in page.read_text()
 
 
 def test_a_run_without_any_request_can_be_drawn_and_reported(tmp_path):

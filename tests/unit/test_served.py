@@ -46,7 +46,10 @@ def test_halved_tpot_and_itl_are_not_read(tmp_path: Path) -> None:
     [
         ({"rate": None}, "neither a rate nor all at once"),
         ({"rate": [2.5, 6]}, "mixes stages of different rates"),
-        ({"throughput_req_s": 1.8}, "closed loop: the client's limit of requests in flight held the rate down"),
+        (
+            {"throughput_req_s": 1.8},
+            "served under 95% of the offered rate, and how many the client had in flight is not known",
+        ),
         ({"quality": "C: overload, 3294 failures"}, "clients gave up: overload with timeouts"),
         ({"engine": "sglang"}, "engine sglang, not vllm"),
         ({"workload": "vllm+eagle stage2"}, "drafts, whose acceptance is not known"),
@@ -75,12 +78,15 @@ def test_engines_before_async_scheduling_do_without(tmp_path: Path) -> None:
     assert [engine_options(one)[0]["async_scheduling"] for one in (old, new)] == [False, True]
 
 
+def test_an_argument_that_is_not_simulated_is_said_unless_it_is_off(tmp_path: Path) -> None:
+    off, on = (read(tmp_path, row(2.0, server_args={"cpu_offload_gb": value}))[0] for value in (False, 4))
+    assert [engine_options(one)[1] for one in (off, on)] == [[], ["cpu_offload_gb=4"]]
+
+
 def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text(json.dumps(row(1.0)) + '\n{"group": "x"}\n')
     with pytest.raises(TraceError, match=r"bad\.jsonl:2: is not a served result \(KeyError: 'server_args'\)"):
         read_served(tmp_path / "bad.jsonl")
-    with pytest.raises(TraceError, match=r"nowhere\.jsonl: No such file"):
-        read_served(tmp_path / "nowhere.jsonl")
 
 
 ABOUT = {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "H100 SXM 80GB", "tp": 1, "server_args": {"max_num_seqs": 64}}
@@ -141,9 +147,27 @@ def test_guidellm(tmp_path: Path) -> None:
 def test_a_wrong_report_or_index_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"report\.json: is no report that we know .*known are vllm bench serve"):
         indexed(tmp_path, {"what": 1})
+    bench = {"request_rate": 4.0, "completed": 0, "total_input_tokens": 0, "total_output_tokens": 0}
+    with pytest.raises(TraceError, match=r"report\.json: is no report that we know .*no request was completed"):
+        indexed(tmp_path, bench)
+    (tmp_path / "report.json").unlink()
+    with pytest.raises(TraceError, match=r"report\.json: No such file"):
+        read_served(tmp_path / "index.yaml")
     (tmp_path / "index.yaml").write_text("about: {model: x}\nreports: []\n")
     with pytest.raises(TraceError, match=r"index\.yaml: about: no gpu; needed are model, gpu, tp"):
         read_served(tmp_path / "index.yaml")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "yaml"])
+def test_a_file_that_is_not_there_is_said_in_a_line(ending: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=rf"none\.{ending}: no such file"):
+        read_served(tmp_path / f"none.{ending}")
+
+
+def test_a_file_without_results_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(TraceError, match=r"empty\.jsonl: no result in it"):
+        read_served(tmp_path / "empty.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def python(function: Any) -> Any:
 def step_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "compiled":
         return module.step_time
-    for name in ("weight_bytes_read", "gpu_time", "cpu_time", "step_time_among"):
+    for name in ("weight_bytes_read", "padded_tokens", "gpu_time", "cpu_time", "step_time_among"):
         monkeypatch.setattr(module, name, python(getattr(module, name)))
     return python(module.step_time)
 
@@ -78,10 +78,10 @@ def test_kv_takes_longer_in_a_step_with_prompt_tokens(step_time: Any) -> None:
         assert step_time(batch, engine) == step_time(batch, an_engine()) + more
 
 
-@pytest.mark.parametrize("field", ["fitted_requests", "fitted_tokens", "fitted_kv_tokens"])
+@pytest.mark.parametrize("field", ["fitted_requests", "fitted_tokens", "fitted_attended_tokens", "fitted_kv_tokens"])
 def test_a_step_larger_than_those_fitted_is_outside_in_each_respect(field: str) -> None:
     batch = a_batch(tokens=10, kv=50, requests=4)
-    largest = {"fitted_requests": 4.0, "fitted_tokens": 10.0, "fitted_kv_tokens": 50.0}
+    largest = {"fitted_requests": 4.0, "fitted_tokens": 10.0, "fitted_attended_tokens": 100.0, "fitted_kv_tokens": 50.0}
     is_outside_range = python(module.is_outside_range)
     assert not is_outside_range(batch, an_engine(**largest))
     assert is_outside_range(batch, an_engine(**{**largest, field: largest[field] - 1}))

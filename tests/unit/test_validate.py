@@ -1,6 +1,8 @@
 """Recorded runs against simulated ones: an engine that is simulated exactly has no error, and each cause of one is told."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import yaml
 from experiments import run
 from experiments.cli import main
 from experiments.errors import Measures, errors, spread_between
-from experiments.recordings import find
 from sim.errors import ConfigError, TraceError
 from tests.recordings import record, some_requests
 from tests.shared import shared
@@ -140,6 +141,7 @@ def test_statistics_and_errors_by_hand() -> None:
         ({"recordings": "nowhere"}, "recordings nowhere: no such folder"),
         ({"include": ["plane"]}, "nothing is named 'plane'; there: plain, shared, slow"),
         ({"calibration": "none.yaml"}, "calibration none.yaml: no such file"),
+        ({"calibration": "calibrations/vllm-0.15_l40s_served.yaml"}, "is of a GPU and any model, from served results"),
     ],
 )
 def test_what_is_missing_is_said_in_a_line(keys: dict[str, Any], said: str, folder: Path, tmp_path: Path) -> None:
@@ -151,16 +153,68 @@ def test_what_is_missing_is_said_in_a_line(keys: dict[str, Any], said: str, fold
     assert not (tmp_path / "wrong").exists()
 
 
-def test_a_bad_recording_is_refused_in_a_line(folder: Path, tmp_path: Path) -> None:
-    for path in folder.glob("plain_*"):
-        (tmp_path / path.name).write_text(path.read_text())
-    requests = tmp_path / "plain_requests.csv"
-    requests.write_text(requests.read_text().replace("first_token_s", "first_token"))
-    with pytest.raises(TraceError, match=r"plain_requests\.csv: no column first_token_s"):
-        _ = find(tmp_path, ["*"], "_requests.csv")[0].requests
-    (tmp_path / "plain_meta.json").write_text("{")
-    with pytest.raises(TraceError, match=r"plain_meta\.json"):
-        _ = find(tmp_path, ["*"], "_requests.csv")[0].meta
+def in_milliseconds(table: str) -> str:
+    head, *rows = table.splitlines()
+    is_stamp = [name.endswith("_s") for name in head.split(",")]
+    lines = [[str(1e3 * float(cell)) if stamp else cell for cell, stamp in zip(row.split(","), is_stamp, strict=True)]
+             for row in rows]  # fmt: skip
+    return "\n".join([head, *(",".join(line) for line in lines)])
+
+
+def with_argument(**changes: Any) -> Callable[[str], str]:
+    return lambda text: json.dumps({"engine_args": {**json.loads(text)["engine_args"], **changes}})
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "said"),
+    [
+        ("requests.csv", lambda text: "", r"requests\.csv: is not a table of requests .No columns"),
+        ("requests.csv", lambda text: text.splitlines()[0], r"requests\.csv: no request in it"),
+        (
+            "requests.csv",
+            lambda text: text.replace("first_token_s", "first"),
+            r"requests\.csv: no column first_token_s; needed",
+        ),
+        ("requests.csv", lambda text: re.sub(r"(?m)^(r1,)[^,]*", r"\1soon", text), "arrival_s is 'soon', no number, in row 3"),
+        ("requests.csv", lambda text: re.sub(r"(?m)^(r1,)[^,]*", r"\1", text), "arrival_s is empty in row 3"),
+        (
+            "requests.csv",
+            lambda text: re.sub(r"(?m)^(r1,)[^,]*", r"\g<1>1e6", text),
+            "first_token_s is before arrival_s in row 3",
+        ),
+        ("requests.csv", in_milliseconds, r"steps begin within .* s and .* takes .* s; all stamps must be in seconds"),
+        ("meta.json", lambda text: "{", r"meta\.json: is not JSON"),
+        ("meta.json", lambda text: "[]", r"meta\.json: is not a mapping with engine_args, a mapping"),
+        (
+            "meta.json",
+            with_argument(enforce_eager=False, max_num_seqs="8"),
+            r"engine_args\.max_num_seqs is '8', no whole number",
+        ),
+        ("meta.json", with_argument(dtype="half"), "is of another engine than .*: dtype float16, calibrated was bfloat16"),
+        ("meta.json", with_argument(tensor_parallel_size=2), "tensor_parallel_size 2, calibrated was 1"),
+        ("meta.json", with_argument(model="Qwen/Qwen2.5-7B-Instruct"), "model qwen2.5-7b, calibrated was llama-3.1-8b"),
+        (
+            "meta.json",
+            with_argument(max_num_batched_tokens=4),
+            r"meta\.json: cannot be simulated: pools.*max_num_batched_tokens 4",
+        ),
+        ("steps.jsonl", lambda text: "[]", r"steps\.jsonl:1: is not a step"),
+        ("prompts.json", lambda text: "[[1, 2", r"prompts\.json: is not JSON"),
+        ("prompts.json", lambda text: '{"a": 1}', r"prompts\.json: its prompts are not as many"),
+    ],
+)
+def test_a_bad_recording_is_refused_in_a_line(
+    file: str, spoil: Callable[[str], str], said: str, folder: Path, tmp_path: Path
+) -> None:
+    for path in folder.glob("shared_*"):
+        text = path.read_text()
+        (tmp_path / path.name).write_text(spoil(text) if path.name == f"shared_{file}" else text)
+    config = {"kind": "validate", "recordings": str(tmp_path), "calibration": str(folder / "fit" / "calibration.yaml")}
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump({**config, "drift": "each"}))
+    with pytest.raises(TraceError, match=said) as error:
+        run(tmp_path / "bad.yaml", out=tmp_path / "out", progress=False)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out" / "bad").exists()
 
 
 def test_recorded_runs_on_a_cpu_core_are_met(tmp_path: Path) -> None:
