@@ -222,11 +222,11 @@ class Surrogate(Params):
             if self.dtype == "float32":
                 raise ValueError("dtype float32 needs a calibration: the catalogue has no GPU's float32 rate")
             return self
-        for name in _OF_THE_ROOFLINE:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} {getattr(self, name):g} has no effect with a calibration, which has measured it; leave it out"
-                )
+        given = [name for name in _OF_THE_ROOFLINE if getattr(self, name) != type(self).model_fields[name].default]
+        if given:
+            what = ", ".join(f"{name} {getattr(self, name):g}" for name in given)
+            has, it = ("has", "it") if len(given) == 1 else ("have", "them")
+            raise ValueError(f"{what} {has} no effect with a calibration, which has measured {it}; leave {it} out")
         return self
 
     def engine(self, model: Model, gpu: Gpu) -> Any:

@@ -5,8 +5,9 @@
 
 The config's first pool is the engine (`kind: vllm`). In OUT, in this order: `calibration/` (its step times), `recordings/` (it
 serves the config's traffic at 30, 60 and 85 % of what the calibration says it sustains, in real time), `virtual/` (one of these
-again in virtual time), `validation/` (errors of the surrogate against the recordings). Each part has a share of the minutes; if
-one fails, a line says so, and the next one does what it can.
+again in virtual time), `validation/` (errors of the surrogate against the recordings). Each part has a share of the minutes;
+what comes when they are over is left out, but for the validation, which takes seconds. If one fails, a line says so, and the
+next one does what it can.
 """
 
 import argparse
@@ -67,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     num_failed = 0
     for name, part in parts:
         began = time.monotonic()
+        if name == "virtual" and session.left_s() <= 0:
+            print("== virtual: left out, no time is left", flush=True)
+            continue
         try:
             part()
             ending = ""
@@ -81,12 +85,15 @@ class Session:
     """One engine, one device, one allowance of time.
 
     Raises:
-        ConfigError: the config has no live pool.
+        ConfigError: the config has no live pool, or does not simulate.
     """
 
     def __init__(self, config: Path, out: Path, limit_s: float) -> None:
+        kind = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("kind", "simulate") if config.is_file() else ""
+        if kind not in ("", "simulate"):
+            raise ConfigError(f"{config}: kind: must be simulate here, given {kind!r}")
         (run, *_) = load(config, ["sweep=null"])
-        assert isinstance(run.experiment, Experiment), "a config that simulates"
+        assert isinstance(run.experiment, Experiment)
         self.experiment: Experiment = run.experiment
         self.pool: Pool = self.experiment.pools[0]
         if not isinstance(self.pool.replicas, Vllm):
@@ -138,6 +145,9 @@ class Session:
             "version": live.limits.version,
         }
         for number, (name, share) in enumerate(LOADS.items()):
+            if self.left_s() <= 0:
+                print(f"   {name}: left out, no time is left", flush=True)
+                continue
             served_s = min(RECORD_SHARE * self.limit_s, self.left_s() / 2)
             arriving, prompts = self._workload(share * rate_per_s, served_s, number)
             recording = record(live, arriving, prompts, served_s)

@@ -43,6 +43,11 @@ FAR = 1024
 US = 1e-6
 
 
+def why(error: Exception) -> str:
+    """Returns in a line what kept a file from being read, without its path again."""
+    return str(error.strerror) if isinstance(error, OSError) else " ".join(str(error).split())
+
+
 class ProfileError(ValueError):
     """A profile is missing or wrong; the message names the file."""
 
@@ -202,7 +207,7 @@ def _table(path: Path, index: str, needed: tuple[str, ...]) -> pd.DataFrame:
         rows = pd.read_csv(path)
         table = rows.pivot(index=index, columns="layer", values="time_us")
     except (OSError, KeyError, ValueError) as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {why(error)}") from error
     missing = [name for name in needed if name not in table]
     if missing:
         raise ProfileError(f"{path}: no layer {missing[0]}; needed are {', '.join(needed)}")
@@ -237,7 +242,7 @@ def _experts(path: Path, model: Model) -> Any:
     try:
         table = pd.read_csv(path).pivot(index="tokens", columns="activated_experts", values="time_us").bfill(axis=0)
     except (OSError, KeyError, ValueError) as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {why(error)}") from error
     axes = (table.index.to_numpy(np.float64), table.columns.to_numpy(np.float64))
     seconds = table.to_numpy(np.float64) * US * model.moe_layers
     return RegularGridInterpolator(axes, seconds, bounds_error=False, fill_value=None)
@@ -248,7 +253,7 @@ def _attention(path: Path, layers: int) -> Any:
     try:
         rows = pd.read_csv(path)[[*AXES, "time_us"]]
     except (OSError, KeyError) as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {why(error)}") from error
     doubling = {0, *(2**power for power in range(24))}
     rows = rows[rows[[*AXES]].isin(doubling).all(axis=1)].groupby([*AXES]).mean().reset_index()
     axes = [np.unique(np.append(0, rows[name].to_numpy(np.float64))) for name in AXES]

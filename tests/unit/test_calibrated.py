@@ -117,6 +117,13 @@ def test_an_option_that_the_calibration_has_measured_is_refused(option: str, pat
         Surrogate(calibration=path, **{option: 0.5})
 
 
+def test_all_options_that_the_calibration_has_measured_are_named(path: str) -> None:
+    with pytest.raises(
+        ValidationError, match=r"flops_efficiency 0\.5, cpu_s 0\.1 have no effect with a calibration.*leave them out"
+    ):
+        Surrogate(calibration=path, flops_efficiency=0.5, cpu_s=0.1)
+
+
 def test_a_scale_without_a_calibration_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"step_time_scale 1\.1 needs a calibration"):
         Surrogate(step_time_scale=1.1)

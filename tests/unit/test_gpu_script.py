@@ -16,6 +16,23 @@ def test_a_config_without_a_real_engine_is_one_line(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == f"{config}: pools.main.replicas.kind: must be vllm here\n"
 
 
+def test_a_config_that_does_not_simulate_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = CONFIGS / "calibrate_live_cpu.yaml"
+    assert main([str(config), "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"{config}: kind: must be simulate here, given 'calibrate'\n"
+
+
+def test_when_its_time_is_over_it_validates_what_there_is_and_leaves_the_rest_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+    for name in ("calibrate", "record", "validate", "virtual"):
+        monkeypatch.setattr(Session, name, lambda self, name=name: done.append(name))
+    assert main([str(CONFIGS / "live_smoke.yaml"), "--out", str(tmp_path), "--minutes", "0"]) == 0
+    assert done == ["calibrate", "record", "validate"]
+    assert capsys.readouterr().out.endswith("== virtual: left out, no time is left\n")
+
+
 def test_the_workload_has_the_rate_the_lengths_and_the_shared_tokens_of_the_traffic(tmp_path: Path) -> None:
     session = Session(CONFIGS / "live_smoke.yaml", tmp_path, 60.0)
     arriving, prompts = session._workload(rate_per_s=5.0, duration_s=20.0, seed=0)
