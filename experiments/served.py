@@ -24,7 +24,7 @@ class Served:
     num_requests: int
     num_prompt_tokens: int
     num_output_tokens: int
-    is_even: bool  # requests are evenly spaced; otherwise they are Poisson
+    is_even: bool  # requests are evenly spaced; otherwise Poisson, given how many come
     shares_prompts: bool  # its prompts come from a short list, and the prefix cache is on
     arguments: Mapping[str, Any] = field(default_factory=dict)
     real: Measures = field(default_factory=Measures)

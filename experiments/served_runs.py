@@ -66,8 +66,8 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
     if served.max_concurrency:
         traffic["max_concurrency"] = served.max_concurrency
     if served.rate_per_s:
-        traffic |= {"kind": "constant" if served.is_even else "poisson", "rate_per_s": served.rate_per_s}
-        traffic["duration_s"] = num_simulated(served) / served.rate_per_s
+        traffic |= {"kind": "constant"} if served.is_even else {"kind": "poisson", "fixed_count": True}
+        traffic |= {"rate_per_s": served.rate_per_s, "duration_s": num_simulated(served) / served.rate_per_s}
     else:
         traffic |= {"kind": "concurrent", "limit": num_simulated(served)}
     if served.shares_prompts:
