@@ -80,7 +80,7 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
         tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
         write_gpu(_calibration(config, tried, [], []), scratch)
         prompts = config.distinct_prompts
-        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed) for one in chosen]
+        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed, config.draws) for one in chosen]
 
     def errors(point: Floats) -> Floats:
         pairs = zip(chosen, at(point)[1], strict=True)

@@ -51,6 +51,9 @@ class CalibrateGpu(Study):
         description="Folder of one system's kernel tables in aiconfigurator's form, gemm/ and attention/: medians over them "
         "take the place of the three efficiencies of `start`",
     )
+    draws: int = Field(
+        default=1, ge=1, description="How often to draw arrivals that are random; a mean of all draws is fitted to a served one"
+    )
     max_rounds: int = Field(
         default=25, ge=1, description="Most rounds of the fit; each simulates every result once, and again for each coefficient"
     )

@@ -30,6 +30,7 @@ class Served:
     real: Measures = field(default_factory=Measures)
     max_concurrency: int = 0  # requests that the client had in flight at most; 0 = no limit
     shortest_share: float = 1.0  # lengths are spread evenly from this share of those above to them
+    front_end_s: float = 0.0  # for each request in the API server; of those sent at once, before the engine gets the first
     problem: str = ""  # why it cannot be simulated
 
 

@@ -94,3 +94,13 @@ def gpu_of(name: str) -> str:
             if known in gpus():
                 return known
     return ""
+
+
+def version_of(text: str | None) -> tuple[int, ...]:
+    """Returns the numbers that an engine's version begins with; () where it is not known.
+
+    >>> version_of("v0.15.1-era / inference-sim fork (V1)"), version_of("0.11"), version_of(None)
+    ((0, 15, 1), (0, 11), ())
+    """
+    found = re.match(r"v?(\d+(?:\.\d+)*)", text or "")
+    return tuple(int(number) for number in found[1].split(".")) if found else ()
