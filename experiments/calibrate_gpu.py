@@ -119,6 +119,7 @@ _SMALL: Mapping[str, float] = {
     "all_reduce_s": 5e-6,
     "fixed_s": 1e-3,
     "mixed_s": 1e-3,
+    "mixed_kv_share": 0.1,
     "s_per_request": 1e-5,
     "serial_share": 0.1,
     "client_s": 1e-3,

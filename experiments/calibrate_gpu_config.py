@@ -19,6 +19,7 @@ Coefficient = Literal[
     "all_reduce_s",
     "fixed_s",
     "mixed_s",
+    "mixed_kv_share",
     "s_per_request",
     "serial_share",
     "client_s",

@@ -97,10 +97,10 @@ def gpu_of(name: str) -> str:
 
 
 def version_of(text: str | None) -> tuple[int, ...]:
-    """Returns the numbers that an engine's version begins with; () where it is not known.
+    """Returns the numbers of an engine's version; () where it is not known.
 
-    >>> version_of("v0.15.1-era / inference-sim fork (V1)"), version_of("0.11"), version_of(None)
-    ((0, 15, 1), (0, 11), ())
+    >>> version_of("v0.11.0"), version_of("inference-sim/vllm fork (v0.15-era, V1)"), version_of(None)
+    ((0, 11, 0), (0, 15), ())
     """
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text or "")
-    return tuple(int(number) for number in found[1].split(".")) if found else ()
+    found = re.search(r"\d+(?:\.\d+)+", text or "")
+    return tuple(int(number) for number in found[0].split(".")) if found else ()

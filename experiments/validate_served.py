@@ -54,6 +54,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
     client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
     known = calibration.fitted_to if isinstance(calibration, GpuCalibration) else []
     fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
+
     def simulated(one: Served, step_time_scale: float = 1.0) -> Outcome:
         return simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed, config.draws, step_time_scale)
 
@@ -117,8 +118,8 @@ def _page(
     yield f"# {name}: simulated against served results\n"
     yield f"Step times: {config.calibration} ({source}).\n"
     yield "![Means, simulated against served](plots/served.png)\n"
-    yield "Each cell is simulated / served - 1. The last columns say of TTFT means what 1 % longer steps and another draw of random"
-    yield "arrivals (standard deviation; a served run is one draw) change them by.\n"
+    yield "Each cell is simulated / served - 1. The last columns say of TTFT's mean what it changes by where steps take 1 % longer,"
+    yield "and by how much draws of random arrivals differ (standard deviation; a served run is one).\n"
     columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
     columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
     labels = [f"{label} {statistic}" for _, label, statistic in columns]

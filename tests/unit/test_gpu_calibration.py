@@ -99,6 +99,13 @@ def test_a_step_with_prompt_tokens_takes_mixed_s_more() -> None:
     assert of_a_gpu(mixed_s=1e-3).of(small, "bfloat16", 1).engine_fields(1.0)["mixed_s"] == 1e-3
 
 
+def test_a_step_with_prompt_tokens_may_read_its_kv_worse() -> None:
+    """By hand: 131,072 bytes a token at 0.6 of 3.35 TB/s, and half as long again."""
+    small = model("llama-3.1-8b")
+    fields = of_a_gpu(mixed_kv_share=0.5).of(small, "bfloat16", 1).engine_fields(1.0)
+    assert fields["mixed_kv_s_per_token"] == pytest.approx(0.5 * 131_072 / (0.6 * 3.35e12))
+
+
 def test_experts_that_no_token_hits_take_no_time(path: str) -> None:
     batch = records(BATCH, 1)[0]
     batch.num_tokens = batch.num_requests = batch.kv_tokens = 1
@@ -184,6 +191,21 @@ def test_results_of_an_engine_of_the_form_are_simulated_without_error(tmp_path: 
     page = (folder / "report.md").read_text()
     assert "1 results left out: clients gave up: overload with timeouts" in page
     assert "1 results left out: not on h100-sxm" in page
+
+
+def test_a_page_says_what_a_percent_of_step_time_changes(tmp_path: Path) -> None:
+    """Sixty at once and nothing outside the engine: every instant is a sum of steps, so 1 % more in each is 1 % more in all."""
+    rows = [row(0.0) | {"rate": None, "arrival": "all at once"}, row(2.0, arrival="Poisson")]
+    served = served_by(of_a_gpu(client_s=0.0), tmp_path, rows)
+    config = {"kind": "validate", "recordings": str(served), "calibration": str(tmp_path / "truth.yaml"), "draws": 2}
+    (tmp_path / "against.yaml").write_text(yaml.safe_dump(config))
+    folder = run(tmp_path / "against.yaml", out=tmp_path, progress=False).folder
+    table = pd.read_parquet(folder / "errors.parquet").set_index("metric")
+    at_once, random = (table[table["recording"].str.endswith(end)] for end in ("all-at-once", "/2"))
+    assert at_once.loc[["ttft_s", "tpot_s", "e2e_s"], "per_step_time"].to_numpy() == pytest.approx(1.0, rel=1e-9)
+    assert at_once["draw_spread"].isna().all()
+    assert (random.loc[["ttft_s"], "draw_spread"] > 0).all()
+    assert "| TTFT % for 1 % of step time | TTFT of one draw |" in (folder / "report.md").read_text()
 
 
 def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
