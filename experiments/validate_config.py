@@ -51,8 +51,8 @@ class Validate(Study):
         default=0.01,
         gt=0,
         lt=1,
-        description="Simulate served results twice more, with all step times longer and shorter by this share, and say what 1 % "
-        "of step time changes in each figure; null = do not",
+        description="Simulate served results twice more, with all step times longer and shorter by this share, and say what "
+        "1 % of step time changes in each figure; null = do not",
     )
     tolerance: float = Field(default=0.05, gt=0, description="Error that is allowed, or repeat_spread where that is larger")
     repeat_spread: dict[str, dict[Percentile, Annotated[float, Field(gt=0)]]] = Field(

@@ -118,8 +118,8 @@ def _page(
     yield f"# {name}: simulated against served results\n"
     yield f"Step times: {config.calibration} ({source}).\n"
     yield "![Means, simulated against served](plots/served.png)\n"
-    yield "Each cell is simulated / served - 1. The last columns say of TTFT's mean what it changes by where steps take 1 % longer,"
-    yield "and by how much draws of random arrivals differ (standard deviation; a served run is one).\n"
+    yield "Each cell is simulated / served - 1. The last columns say of TTFT's mean what it changes by where steps take 1 %"
+    yield "longer, and by how much draws of random arrivals differ (standard deviation; a served run is one).\n"
     columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
     columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
     labels = [f"{label} {statistic}" for _, label, statistic in columns]

@@ -92,8 +92,16 @@ def test_draws_of_the_arrivals_are_taken_together(tmp_path: Path) -> None:
     assert len(simulate(even, *args, draws=3).draws) == 1
 
 
-BENCH = {"workload": "vllm bench serve --endpoint /v1/chat/completions", "dtype": "see model/flags", "rate": None,
-         "num_prompts": 60, "arrival": "all at once", "in_len": {"mean": 128}, "out_len": {"mean": 4}, "engine_version": "v0.11.0"}  # fmt: skip
+BENCH = {
+    "workload": "vllm bench serve --endpoint /v1/chat/completions",
+    "dtype": "see model/flags",
+    "rate": None,
+    "num_prompts": 60,
+    "arrival": "all at once",
+    "in_len": {"mean": 128},
+    "out_len": {"mean": 4},
+    "engine_version": "v0.11.0",
+}
 
 
 def test_chat_adds_its_template_and_the_time_to_parse_it(tmp_path: Path) -> None:
