@@ -41,6 +41,11 @@ class Outcome:
     largest: tuple[float, float, float, float]  # requests, tokens, attended tokens, KV tokens of a step, at most
     draws: Sequence[Measures] = ()  # of each draw of the arrivals
 
+    def draw_spread(self, metric: str, statistic: str) -> float:
+        """Returns the standard deviation between draws, over their mean; NaN of fewer than two."""
+        values = np.array([one.value(metric, statistic) for one in self.draws])
+        return float(values.std(ddof=1) / values.mean()) if len(values) > 1 else float("nan")
+
 
 class _Kept:
     """A sink that keeps the requests and drops the rest."""

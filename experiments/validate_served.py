@@ -101,8 +101,7 @@ def _rows(served: Served, outcome: Outcome, changed: Sequence[Measures], config:
         if changed and config.step_time_change:
             shorter, longer = (one.value(metric, statistic) for one in changed)
             row["per_step_time"] = (longer - shorter) / simulated / (2 * config.step_time_change)
-        if len(outcome.draws) > 1:
-            row["draw_spread"] = np.std([one.value(metric, statistic) for one in outcome.draws], ddof=1) / simulated
+        row["draw_spread"] = outcome.draw_spread(metric, statistic)
     return rows
 
 
