@@ -122,6 +122,7 @@ _SMALL: Mapping[str, float] = {
     "fixed_s": 1e-3,
     "mixed_s": 1e-3,
     "mixed_kv_share": 0.1,
+    "eager_s": 1e-3,
     "s_per_request": 1e-5,
     "serial_share": 0.1,
     "client_s": 1e-3,

@@ -20,6 +20,7 @@ Coefficient = Literal[
     "fixed_s",
     "mixed_s",
     "mixed_kv_share",
+    "eager_s",
     "s_per_request",
     "serial_share",
     "client_s",

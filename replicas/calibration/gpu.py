@@ -38,6 +38,7 @@ class Efficiencies(Params):
         ge=0,
         description="More in a step with prompt tokens, as a share of what reading KV takes: FlashAttention 2 is worse at it.",
     )
+    eager_s: float = Field(default=0.0, ge=0, description="More in a step of more tokens than the largest CUDA graph.")
     s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
     client_s: float = Field(
@@ -109,6 +110,7 @@ class GpuCalibration(Params):
             s_per_request=reached.s_per_request,
             mixed_s=reached.mixed_s,
             s_per_mixed_kv_token=reached.mixed_kv_share * s_per_kv_token,
+            eager_s=reached.eager_s,
         )
 
     def _peak(self, is_fp8: bool) -> float:
