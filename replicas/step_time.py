@@ -21,8 +21,8 @@ def step_time_among(batch: Any, engine: Any, num_tokens_together: int) -> float:
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
     behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
     reads nothing: padded tokens have no KV. A calibrated engine also has a cost for each request, a share of the shorter of
-    arithmetic and memory that the longer does not hide, and more for a step with prompt tokens, for the KV it reads, and for one
-    that no CUDA graph holds; all are 0 in a roofline.
+    arithmetic and memory that the longer does not hide, and more for a step with prompt tokens, for the KV it reads, and for
+    one that no CUDA graph holds; all are 0 in a roofline.
 
     Engines that share experts each do their own attention; the experts' arithmetic and reading is spread evenly over all of
     them and serves the tokens of all, which every one gathers and scatters back in each layer with experts.

@@ -23,9 +23,9 @@ class DeviceTime(Params):
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
     max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, where some request has more than one new token
-    mixed_s + s_per_mixed_kv_token * sum of (c + n), and beyond the largest CUDA graph eager_s. Engines that share experts each do
-    an even part of the experts' arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what each
-    token of their own takes.
+    mixed_s + s_per_mixed_kv_token * sum of (c + n), and beyond the largest CUDA graph eager_s. Engines that share experts each
+    do an even part of the experts' arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what
+    each token of their own takes.
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")

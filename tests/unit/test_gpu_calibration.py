@@ -96,7 +96,8 @@ def test_an_all_reduce_is_one_kernel_or_a_ring_of_messages() -> None:
 
 def test_a_step_with_prompt_tokens_takes_mixed_s_more() -> None:
     small = model("llama-3.1-8b")
-    assert of_a_gpu(mixed_s=1e-3).of(small, "bfloat16", 1).engine_fields(1.0)["mixed_s"] == 1e-3
+    fields = of_a_gpu(mixed_s=1e-3, eager_s=2e-3).of(small, "bfloat16", 1).engine_fields(1.0, scale=2.0)
+    assert (fields["mixed_s"], fields["eager_s"]) == (2e-3, 4e-3)
 
 
 def test_a_step_with_prompt_tokens_may_read_its_kv_worse() -> None:
