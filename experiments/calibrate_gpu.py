@@ -87,14 +87,16 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
         tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
         write_gpu(_calibration(config, tried, [], []), scratch)
         prompts = config.distinct_prompts
-        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed) for one in chosen]
+        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed, config.draws) for one in chosen]
+
+    first = np.minimum(np.ones(len(scale)), 0.99 * upper)
+    weights = np.array([_weight(outcome, metric, weight) for outcome in at(first)[1] for metric, weight in FITTED])
 
     def errors(point: Floats) -> Floats:
         pairs = zip(chosen, at(point)[1], strict=True)
-        found = [weight * _log_error(one, outcome, metric) for one, outcome in pairs for metric, weight in FITTED]
-        return np.nan_to_num(np.array(found))
+        found = [_log_error(one, outcome, metric) for one, outcome in pairs for metric, _ in FITTED]
+        return np.nan_to_num(weights * np.array(found))
 
-    first = np.minimum(np.ones(len(scale)), 0.99 * upper)
     found = least_squares(
         errors,
         first,
@@ -126,11 +128,18 @@ _SMALL: Mapping[str, float] = {
     "all_reduce_s": 5e-6,
     "fixed_s": 1e-3,
     "mixed_s": 1e-3,
+    "mixed_kv_share": 0.1,
+    "eager_s": 1e-3,
     "s_per_request": 1e-5,
     "serial_share": 0.1,
     "client_s": 1e-3,
 }
 """What a coefficient is measured in that starts at 0."""
+
+
+def _weight(outcome: Outcome, metric: str, weight: float) -> float:
+    """Of a result whose draws differ widely less: what was served is one draw, and says that much less of step times."""
+    return weight / float(np.hypot(1.0, np.nan_to_num(outcome.draw_spread(metric, "mean")) / OUTLIER))
 
 
 def _log_error(served: Served, outcome: Outcome, metric: str) -> float:

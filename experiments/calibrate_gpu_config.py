@@ -19,6 +19,8 @@ Coefficient = Literal[
     "all_reduce_s",
     "fixed_s",
     "mixed_s",
+    "mixed_kv_share",
+    "eager_s",
     "s_per_request",
     "serial_share",
     "client_s",
@@ -50,6 +52,9 @@ class CalibrateGpu(Study):
         min_length=1,
         description="Folder of one system's kernel tables in aiconfigurator's form, gemm/ and attention/: medians over them "
         "take the place of the three efficiencies of `start`",
+    )
+    draws: int = Field(
+        default=1, ge=1, description="How often to draw arrivals that are random; a mean of all draws is fitted to a served one"
     )
     max_rounds: int = Field(
         default=25, ge=1, description="Most rounds of the fit; each simulates every result once, and again for each coefficient"

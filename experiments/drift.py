@@ -23,6 +23,7 @@ _TIMES = (
     "gpu_s_per_request",
     "mixed_s",
     "mixed_kv_s_per_token",
+    "eager_s",
     "cpu_s",
     "cpu_s_per_request",
     "grammar_cpu_s_per_request",

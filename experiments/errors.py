@@ -35,6 +35,16 @@ COLUMNS = (
         "the same of a simulation that followed the machine's recorded speed; null = not asked for",
     ),
     Column("repeat_spread", pa.float64(), "relative difference of two real runs of one workload; null = not known"),
+    Column(
+        "per_step_time",
+        pa.float64(),
+        "of a served result: % by which the simulated value grows where every step takes 1 % longer; null = not asked for",
+    ),
+    Column(
+        "draw_spread",
+        pa.float64(),
+        "standard deviation between draws of the arrivals, over their mean; null = one draw, or arrivals are not random",
+    ),
     Column("is_within", pa.bool_(), "whether the error is within the tolerance, or the repeat spread where that is larger"),
 )
 """The columns of errors.parquet."""
@@ -94,6 +104,8 @@ def errors(
                 "simulated": ours,
                 "error": error,
                 "repeat_spread": spread,
+                "per_step_time": float("nan"),
+                "draw_spread": float("nan"),
                 "is_within": bool(abs(error) <= np.nanmax([tolerance, spread])),
             }
         )

@@ -24,12 +24,13 @@ class Served:
     num_requests: int
     num_prompt_tokens: int
     num_output_tokens: int
-    is_even: bool  # requests are evenly spaced; otherwise they are Poisson
+    is_even: bool  # requests are evenly spaced; otherwise Poisson, given how many come
     shares_prompts: bool  # its prompts come from a short list, and the prefix cache is on
     arguments: Mapping[str, Any] = field(default_factory=dict)
     real: Measures = field(default_factory=Measures)
     max_concurrency: int = 0  # requests that the client had in flight at most; 0 = no limit
     shortest_share: float = 1.0  # lengths are spread evenly from this share of those above to them
+    front_end_s: float = 0.0  # for each request in the API server; of those sent at once, before the engine gets the first
     problem: str = ""  # why it cannot be simulated
 
 

@@ -98,3 +98,13 @@ def gpu_of(name: str) -> str:
             if known in gpus():
                 return known
     return ""
+
+
+def version_of(text: str | None) -> tuple[int, ...]:
+    """Returns the numbers of an engine's version; () where it is not known.
+
+    >>> version_of("v0.11.0"), version_of("inference-sim/vllm fork (v0.15-era, V1)"), version_of(None)
+    ((0, 11, 0), (0, 15), ())
+    """
+    found = re.search(r"\d+(?:\.\d+)+", text or "")
+    return tuple(int(number) for number in found[0].split(".")) if found else ()

@@ -114,7 +114,7 @@ def _inference_perf(report: Mapping[str, Any]) -> Row:
 
     return {
         "rate": load["requested_rate"],
-        "arrival": "constant",
+        "arrival": "inference-perf constant",
         "in_len": {"mean": successes["prompt_len"]["mean"]},
         "out_len": {"mean": successes["output_len"]["median"]},
         "num_prompts": load["count"],

@@ -41,6 +41,19 @@ class Validate(Study):
         description="Simulate each recording once more with the machine's speed as its steps show it, window by window of this "
         "length: no prediction, but it tells how much of the error is drift; null = do not",
     )
+    draws: int = Field(
+        default=5,
+        ge=1,
+        description="Of served results, how often to draw arrivals that are random: errors are of all draws together, and what "
+        "one of them differs by is stated",
+    )
+    step_time_change: float | None = Field(
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="Simulate served results twice more, with all step times longer and shorter by this share, and say what "
+        "1 % of step time changes in each figure; null = do not",
+    )
     tolerance: float = Field(default=0.05, gt=0, description="Error that is allowed, or repeat_spread where that is larger")
     repeat_spread: dict[str, dict[Percentile, Annotated[float, Field(gt=0)]]] = Field(
         default={},

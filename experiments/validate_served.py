@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import provenance, served_plots
-from experiments.errors import COLUMNS, RATES, errors
+from experiments.errors import COLUMNS, RATES, Measures, errors
 from experiments.loading import RunConfig
 from experiments.served import Served, choose
 from experiments.served_rows import read_served
@@ -54,8 +54,16 @@ def run_one(run: RunConfig, folder: Path) -> None:
     client_s = calibration.efficiencies.client_s if isinstance(calibration, GpuCalibration) else 0.0
     known = calibration.fitted_to if isinstance(calibration, GpuCalibration) else []
     fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
-    outcomes = [simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed) for one in [*chosen, *fitted]]
-    rows = [row for one, outcome in zip(chosen, outcomes, strict=False) for row in _rows(one, outcome, config.tolerance)]
+
+    def simulated(one: Served, step_time_scale: float = 1.0) -> Outcome:
+        return simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed, config.draws, step_time_scale)
+
+    outcomes = [simulated(one) for one in [*chosen, *fitted]]
+    rows = []
+    for one, outcome in zip(chosen, outcomes, strict=False):
+        change = config.step_time_change
+        changed = [simulated(one, 1 + sign * change).measures for sign in (-1, 1)] if change else []
+        rows += _rows(one, outcome, changed, config)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         write_rows(partial / "errors.parquet", __doc__ or "", COLUMNS, rows)
@@ -84,9 +92,17 @@ def load_band(served: Served) -> str:
     return "batch under a quarter full" if share < 0.25 else "a quarter to half full" if share < 0.5 else "over half full"
 
 
-def _rows(served: Served, outcome: Outcome, tolerance: float) -> list[dict[str, Any]]:
+def _rows(served: Served, outcome: Outcome, changed: Sequence[Measures], config: Validate) -> list[dict[str, Any]]:
+    """The rows of one result; `changed`: what it is with shorter and with longer steps, or nothing."""
     about = {"recording": served.name, "band": load_band(served), "busy_share": float("nan"), "step_time_scale": 1.0}
-    return errors(served.real, outcome.measures, {}, tolerance, **about)
+    rows = errors(served.real, outcome.measures, {}, config.tolerance, **about)
+    for row in rows:
+        metric, statistic, simulated = row["metric"], row["statistic"], row["simulated"]
+        if changed and config.step_time_change:
+            shorter, longer = (one.value(metric, statistic) for one in changed)
+            row["per_step_time"] = (longer - shorter) / simulated / (2 * config.step_time_change)
+        row["draw_spread"] = outcome.draw_spread(metric, statistic)
+    return rows
 
 
 def _page(
@@ -101,14 +117,17 @@ def _page(
     yield f"# {name}: simulated against served results\n"
     yield f"Step times: {config.calibration} ({source}).\n"
     yield "![Means, simulated against served](plots/served.png)\n"
-    yield "Each cell is simulated / served - 1.\n"
+    yield "Each cell is simulated / served - 1. The last columns say of TTFT's mean what it changes by where steps take 1 %"
+    yield "longer, and by how much draws of random arrivals differ (standard deviation; a served run is one).\n"
     columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
     columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
-    yield f"| result | batch | {' | '.join(_head(*one) for one in columns)} |"
-    yield "|---|---|" + "---:|" * len(columns)
+    yield f"| result | batch | {' | '.join(_head(*one) for one in columns)} | TTFT % for 1 % of step time | TTFT of one draw |"
+    yield "|---|---|" + "---:|" * (len(columns) + 2)
     for one in chosen:
         mine = table[table["recording"] == one.name]
-        cells = [_cell(mine[_picked(mine, metric, statistic)]["error"]) for metric, _, statistic in columns]
+        cells = [_cell(mine[_picked(mine, metric, statistic)]["error"], "{:+.1%}") for metric, _, statistic in columns]
+        ttft = mine[_picked(mine, "ttft_s", "mean")]
+        cells += [_cell(ttft["per_step_time"], "{:.1f}"), _cell(ttft["draw_spread"], "{:.1%}")]
         yield f"| {one.name.partition('/')[2]} | {load_band(one)} | {' | '.join(cells)} |"
     yield ""
     yield from _means(table, columns)
@@ -128,8 +147,8 @@ def _picked(table: pd.DataFrame, metric: str, statistic: str) -> Any:
     return (table["metric"] == metric) & (table["statistic"] == statistic)
 
 
-def _cell(errors_found: Any) -> str:
-    return f"{errors_found.iloc[0]:+.1%}" if len(errors_found) else ""
+def _cell(found: Any, layout: str) -> str:
+    return layout.format(found.iloc[0]) if found.notna().any() else ""
 
 
 def _means(table: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> Iterator[str]:

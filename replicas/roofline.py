@@ -55,6 +55,7 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "gpu_s_per_request": 0.0,
         "mixed_s": 0.0,
         "mixed_kv_s_per_token": 0.0,
+        "eager_s": 0.0,
         "fitted_requests": inf,
         "fitted_tokens": inf,
         "fitted_attended_tokens": inf,

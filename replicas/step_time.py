@@ -27,8 +27,8 @@ def step_time_among(batch: Any, engine: Any, longest: int, num_tokens_together: 
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
     behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
     reads nothing: padded tokens have no KV. A calibrated engine also has a cost for each request, a share of the shorter of
-    arithmetic and memory that the longer does not hide, and more for a step with prompt tokens and for the KV it reads; all are
-    0 in a roofline.
+    arithmetic and memory that the longer does not hide, and more for a step with prompt tokens, for the KV it reads, and for
+    one that no CUDA graph holds; all are 0 in a roofline.
 
     Engines that share experts each do their own attention; the experts' arithmetic and reading is spread evenly over all of
     them and serves the tokens of all, which every one gathers and scatters back in each layer with experts. That takes as long
@@ -61,6 +61,8 @@ def gpu_time(batch: Any, engine: Any, longest: int, num_tokens_together: int) ->
     gpu_s += engine.serial_share * min(arithmetic_s, memory_s) + batch.num_requests * engine.gpu_s_per_request
     if batch.num_tokens > batch.num_requests:
         gpu_s += engine.mixed_s + batch.kv_tokens * engine.mixed_kv_s_per_token
+    if longest > engine.max_graph_tokens:
+        gpu_s += engine.eager_s
     return gpu_s
 
 

@@ -318,6 +318,7 @@ ENGINE = np.dtype(
         ("gpu_s_per_request", "f8"),
         ("mixed_s", "f8"),  # more for a step in which a request has several new tokens
         ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
+        ("eager_s", "f8"),  # more for a step of more tokens than max_graph_tokens
         ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
         ("fitted_tokens", "f8"),
         ("fitted_attended_tokens", "f8"),

@@ -46,3 +46,22 @@ class UnitRenewal:
     def _first_gap(self) -> float:
         shape = self._cv**-2
         return float(self._random.random() * self._random.standard_gamma(shape + 1) / shape)
+
+
+class FixedCount:
+    """The Poisson process of rate one, given how many come: the last of n arrivals just before a given end.
+
+    Both inference-perf's `constant` load and `vllm bench serve` draw n exponential gaps and stretch them so that they add up to
+    the duration.
+    """
+
+    def __init__(self, end: float, random: np.random.Generator) -> None:
+        ticks = np.cumsum(random.standard_exponential(round(end)))
+        self._ticks = ticks * (np.nextafter(end, 0.0) / ticks[-1:])
+        self._num_taken = 0
+
+    def ticks(self, num_ticks: int) -> Floats:
+        """Returns the next `num_ticks` arrivals, sorted; fewer where they end."""
+        first = self._num_taken
+        self._num_taken = min(first + num_ticks, len(self._ticks))
+        return self._ticks[first : self._num_taken]

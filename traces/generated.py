@@ -11,7 +11,7 @@ from pydantic import Field
 from sim.randomness import stream
 from sim.records import ARRIVAL
 from traces.drawn import Drawn
-from traces.gaps import UnitRenewal
+from traces.gaps import FixedCount, UnitRenewal
 from traces.rates import Rate
 from traces.rescaling import Rescaling
 from traces.segments import Segments
@@ -36,10 +36,14 @@ class Generated(Drawn):
     def gap_cv(self) -> float:
         """Coefficient of variation of the gaps, once the rate is made even: 1 is a Poisson process."""
 
+    def process(self, num_expected: float, random: np.random.Generator) -> UnitRenewal | FixedCount:
+        """Returns the process of rate one whose first `num_expected` units of time are pulled back."""
+        return UnitRenewal(self.gap_cv(), random)
+
     def arrivals(self, seed: int, counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
         """Yields the arrivals of this seed in chunks."""
         rescaling = Rescaling(self.rate(seed), self.duration_s)
-        renewal = UnitRenewal(self.gap_cv(), stream(seed, "arrivals"))
+        renewal = self.process(rescaling.total, stream(seed, "arrivals"))
         draw = self.drawing(seed, segments)
         latest_s = 0.0
         while True:

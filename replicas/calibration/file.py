@@ -22,9 +22,10 @@ class DeviceTime(Params):
 
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
-    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, and where some request has more than one new
-    token mixed_s + s_per_mixed_kv_token * sum of (c + n). Engines that share experts each do an even part of the experts'
-    arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what each token of their own takes.
+    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, where some request has more than one new token
+    mixed_s + s_per_mixed_kv_token * sum of (c + n), and beyond the largest CUDA graph eager_s. Engines that share experts each
+    do an even part of the experts' arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what
+    each token of their own takes.
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
@@ -38,6 +39,11 @@ class DeviceTime(Params):
         default=0.0,
         ge=0,
         description="More for a step with prompt tokens, which no CUDA graph holds as a whole. Fitted to served results only.",
+    )
+    eager_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="More for a step of more tokens than the largest CUDA graph. Fitted to served results only.",
     )
     s_per_mixed_kv_token: float = Field(
         default=0.0,
@@ -207,6 +213,7 @@ class Calibration(Params):
             "gpu_s_per_request": device.s_per_request * scale,
             "mixed_s": device.mixed_s * scale,
             "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
+            "eager_s": device.eager_s * scale,
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],

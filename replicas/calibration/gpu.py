@@ -33,6 +33,12 @@ class Efficiencies(Params):
     mixed_s: float = Field(
         default=0.0, ge=0, description="More in a step with prompt tokens, which no CUDA graph holds as a whole."
     )
+    mixed_kv_share: float = Field(
+        default=0.0,
+        ge=0,
+        description="More in a step with prompt tokens, as a share of what reading KV takes: FlashAttention 2 is worse at it.",
+    )
+    eager_s: float = Field(default=0.0, ge=0, description="More in a step of more tokens than the largest CUDA graph.")
     s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
     serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
     client_s: float = Field(
@@ -93,15 +99,18 @@ class GpuCalibration(Params):
         kv_per_s = self.gpu.bytes_per_s * reached.kv_bandwidth_efficiency
         ring = links_of(model, self.gpu, n, 1, reached.link_latency_s, reached.link_efficiency)
         kernels_s = 2 * model.layers * reached.all_reduce_s if n > 1 else 0.0  # of all-reduces that are no ring
+        s_per_kv_token = kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s
         return DeviceTime(
             s_per_token=2.0 * model.num_active_params / flops_per_s + ring.s_per_token,
             s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / attended_per_s,
             weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
-            s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / kv_per_s,
+            s_per_kv_token=s_per_kv_token,
             serial_share=reached.serial_share,
             fixed_s=reached.fixed_s + kernels_s + ring.fixed_s,
             s_per_request=reached.s_per_request,
             mixed_s=reached.mixed_s,
+            s_per_mixed_kv_token=reached.mixed_kv_share * s_per_kv_token,
+            eager_s=reached.eager_s,
         )
 
     def _peak(self, is_fp8: bool) -> float:

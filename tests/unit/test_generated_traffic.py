@@ -197,3 +197,25 @@ def test_classes_are_named_and_their_means_weighted_by_share() -> None:
 def test_impossible_day_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         traffic("diurnal", **settings)
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 1000, 65_536])
+def test_a_fixed_count_is_kept_and_ends_at_the_end(chunk_rows: int) -> None:
+    """As inference-perf and vllm bench serve stretch their exponential gaps: 60 requests at 1/s always end after 60 s."""
+    load = traffic("poisson", rate_per_s=31.4, duration_s=60.0, fixed_count=True)
+    for seed in range(5):
+        at_s = np.concatenate([*load.stream(seed, chunk_rows=chunk_rows).chunks()])["arrived_at_s"]
+        assert len(at_s) == 1884
+        assert at_s[-1] == pytest.approx(60.0, rel=1e-12)
+        assert at_s[-1] < 60.0
+        assert (np.diff(at_s) > 0).all()
+
+
+def test_gaps_of_a_fixed_count_are_exponential() -> None:
+    """Given n arrivals, the first n - 1 are uniform on the whole: the share below any instant is that instant's."""
+    at_s = arrivals(traffic("poisson", rate_per_s=100.0, duration_s=100.0, fixed_count=True))["arrived_at_s"]
+    gaps = np.diff(at_s)
+    # The variance of n exponential gaps of mean 1 is 1 with a standard error of sqrt(8 / n).
+    assert np.var(gaps * 100) == pytest.approx(1.0, abs=4 * (8 / 1e4) ** 0.5)
+    for share in (0.1, 0.5, 0.9):
+        assert np.mean(at_s < 100 * share) == pytest.approx(share, abs=4 * (share * (1 - share) / 1e4) ** 0.5)

@@ -78,6 +78,16 @@ def test_kv_takes_longer_in_a_step_with_prompt_tokens(step_time: Any) -> None:
         assert step_time(batch, engine) == step_time(batch, an_engine()) + more
 
 
+def test_a_step_that_no_graph_holds_takes_longer(step_time: Any) -> None:
+    """Graphs of up to 8 tokens: 8 decodes, or 2 with a prompt of 6, are in one; 9 tokens are not, whatever they are."""
+    for tokens, requests, more in ((8, 8, 0.0), (8, 3, 0.0), (9, 9, 5.0), (9, 3, 5.0)):
+        batch = a_batch(tokens=tokens, kv=50, requests=requests)
+        assert (
+            step_time(batch, an_engine(max_graph_tokens=8, eager_s=5.0))
+            == step_time(batch, an_engine(max_graph_tokens=8)) + more
+        )
+
+
 @pytest.mark.parametrize("field", ["fitted_requests", "fitted_tokens", "fitted_attended_tokens", "fitted_kv_tokens"])
 def test_a_step_larger_than_those_fitted_is_outside_in_each_respect(field: str) -> None:
     batch = a_batch(tokens=10, kv=50, requests=4)
