@@ -9,6 +9,7 @@ from experiments.fields import Catalogued
 from replicas import catalog
 from replicas.calibration.gpu import Efficiencies
 from replicas.catalog import Gpu
+from sim.params import Params
 
 Coefficient = Literal[
     "flops_efficiency",
@@ -19,10 +20,23 @@ Coefficient = Literal[
     "all_reduce_s",
     "fixed_s",
     "mixed_s",
+    "launch_s",
+    "large_gemm_scale",
     "s_per_request",
     "serial_share",
     "client_s",
 ]
+
+
+class KernelTables(Params):
+    """Where tables of kernels lie, in aiconfigurator's form."""
+
+    folder: str = Field(
+        min_length=1, description="One system's, such as data/h100_sxm: gemm/vllm/ and attention/vllm/ are read"
+    )
+    all_reduces: str | None = Field(
+        default=None, min_length=1, description="Of all-reduces, such as data/h100_sxm/comm/vllm/0.14.0; null = of one GPU only"
+    )
 
 
 class CalibrateGpu(Study):
@@ -50,6 +64,9 @@ class CalibrateGpu(Study):
         min_length=1,
         description="Folder of one system's kernel tables in aiconfigurator's form, gemm/ and attention/: medians over them "
         "take the place of the three efficiencies of `start`",
+    )
+    kernel_times: KernelTables | None = Field(
+        default=None, description="Tables of which the times of single kernels take the place of shares of the peaks"
     )
     max_rounds: int = Field(
         default=25, ge=1, description="Most rounds of the fit; each simulates every result once, and again for each coefficient"

@@ -24,6 +24,8 @@ _TIMES = (
     "gpu_s_per_request",
     "mixed_s",
     "mixed_kv_s_per_token",
+    "launch_s",
+    "knot_s",
     "cpu_s",
     "cpu_s_per_request",
     "grammar_cpu_s_per_request",

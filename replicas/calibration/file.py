@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
+from sim.records import MAX_KNOTS
 
 Dtype = Literal["bfloat16", "float16", "float32", "fp8"]
 PROJECT = Path(__file__).parents[2]
@@ -23,7 +24,8 @@ class DeviceTime(Params):
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
     max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, and where some request has more than one new
-    token mixed_s + s_per_mixed_kv_token * sum of (c + n). Engines that share experts each do an even part of the experts'
+    token mixed_s + s_per_mixed_kv_token * sum of (c + n), and at least launch_s. With `measured_s`, what was measured
+    at the step's number of tokens, padding included, is added. Engines that share experts each do an even part of the experts'
     arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what each token of their own takes.
     """
 
@@ -45,6 +47,19 @@ class DeviceTime(Params):
         description="More for each token of KV in a step with prompt tokens: attention is then one kernel for all, which reads "
         "what decodes have cached less well than the kernel for decodes alone. Fitted to kernel profiles only.",
     )
+    launch_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="The least that a step with prompt tokens takes: the CPU launches its kernels one by one.",
+    )
+    measured_tokens: list[float] = Field(
+        default=[], max_length=MAX_KNOTS, description="Numbers of new tokens at which the kernels of a step were measured."
+    )
+    measured_s: list[float] = Field(
+        default=[],
+        max_length=MAX_KNOTS,
+        description="What they took, besides the terms above; between and beyond them on lines.",
+    )
     link_s: float = Field(
         default=0.0, ge=0, description="Messages between GPUs in every step, where they were not measured with the rest."
     )
@@ -52,6 +67,15 @@ class DeviceTime(Params):
     exchange_s_per_token: float = Field(
         default=0.0, ge=0, description="The same, for each token of all engines that share experts."
     )
+
+    @model_validator(mode="after")
+    def _was_measured_often_enough(self) -> "DeviceTime":
+        if len(self.measured_tokens) != len(self.measured_s) or len(self.measured_tokens) == 1:
+            tokens, seconds = len(self.measured_tokens), len(self.measured_s)
+            raise ValueError(
+                f"measured_tokens has {tokens} numbers, measured_s {seconds}; both must have none, or as many and two"
+            )
+        return self
 
 
 class CpuPart(Params):
@@ -168,7 +192,7 @@ class Calibration(Params):
         """The model's experts, as these engines share them."""
         return mixture_of(self.model, self.data_parallel_size)
 
-    def engine_fields(self, weight_bytes: float, scale: float = 1.0) -> dict[str, float]:
+    def engine_fields(self, weight_bytes: float, scale: float = 1.0) -> dict[str, Any]:
         """Returns the ENGINE fields that this calibration decides.
 
         Seconds become rates: an arithmetic unit is a second, and the weights are read at the bandwidth that takes
@@ -195,6 +219,8 @@ class Calibration(Params):
             "gpu_s_per_request": device.s_per_request * scale,
             "mixed_s": device.mixed_s * scale,
             "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
+            "launch_s": device.launch_s * scale,
+            **_knots(device.measured_tokens, device.measured_s, scale),
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],
@@ -206,6 +232,12 @@ class Calibration(Params):
     def document(self) -> dict[str, Any]:
         """The file's content: catalogued names where there are some, fractions to five digits."""
         return document_of(self)
+
+
+def _knots(tokens: list[float], seconds: list[float], scale: float) -> dict[str, Any]:
+    """The ENGINE fields of what was measured at some numbers of tokens."""
+    padding = [0.0] * (MAX_KNOTS - len(tokens))
+    return {"num_knots": len(tokens), "knot_tokens": [*tokens, *padding], "knot_s": [*(scale * s for s in seconds), *padding]}
 
 
 def document_of(calibration: Params) -> dict[str, Any]:
