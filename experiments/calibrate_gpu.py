@@ -17,9 +17,10 @@ from experiments.served_rows import read_served
 from experiments.served_runs import Outcome, simulate
 from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
-from replicas.calibration.aiconfigurator import KernelError, read_efficiencies, read_kernel_times
+from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
 from replicas.calibration.file import FittedRange
 from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
+from replicas.calibration.kernel_tables import read_kernel_times
 from replicas.calibration.kernel_times import KernelTimes
 from sim.errors import ConfigError
 

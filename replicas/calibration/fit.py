@@ -124,7 +124,7 @@ def fit_kernels(
         "link_s_per_token": links.s_per_token,
         "exchange_s_per_token": links.s_per_exchanged_token,
     }
-    nothing = DeviceTime(**dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
+    nothing = DeviceTime.model_validate(dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
     linked_s = predicted_s(steps, nothing, max_graph_tokens, mixture)
 
     def fitted(s_per_token: float) -> tuple[float, Fit]:
