@@ -52,11 +52,11 @@ class DeviceTime(Params):
         ge=0,
         description="The least that a step with prompt tokens takes: the CPU launches its kernels one by one.",
     )
-    measured_tokens: list[float] = Field(
-        default=[], max_length=MAX_KNOTS, description="Numbers of new tokens at which the kernels of a step were measured."
+    measured_tokens: list[float] | None = Field(
+        default=None, max_length=MAX_KNOTS, description="Numbers of new tokens at which the kernels of a step were measured."
     )
-    measured_s: list[float] = Field(
-        default=[],
+    measured_s: list[float] | None = Field(
+        default=None,
         max_length=MAX_KNOTS,
         description="What they took, besides the terms above; between and beyond them on lines.",
     )
@@ -70,8 +70,8 @@ class DeviceTime(Params):
 
     @model_validator(mode="after")
     def _was_measured_often_enough(self) -> "DeviceTime":
-        if len(self.measured_tokens) != len(self.measured_s) or len(self.measured_tokens) == 1:
-            tokens, seconds = len(self.measured_tokens), len(self.measured_s)
+        tokens, seconds = len(self.measured_tokens or []), len(self.measured_s or [])
+        if tokens != seconds or tokens == 1:
             raise ValueError(
                 f"measured_tokens has {tokens} numbers, measured_s {seconds}; both must have none, or as many and two"
             )
@@ -220,7 +220,7 @@ class Calibration(Params):
             "mixed_s": device.mixed_s * scale,
             "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
             "launch_s": device.launch_s * scale,
-            **_knots(device.measured_tokens, device.measured_s, scale),
+            **_knots(device.measured_tokens or [], device.measured_s or [], scale),
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],

@@ -85,7 +85,7 @@ def test_between_two_sizes_and_beyond_the_last_lies_a_line(tmp_path: Path) -> No
 
 
 def test_a_prompt_takes_its_attention_and_at_least_the_launches(tmp_path: Path) -> None:
-    """512 tokens of one prompt are more than 256 rows, so their GEMMs are scaled; 512 x 16 KiB are twice the largest message."""
+    """512 tokens are more than 256 rows, so their GEMMs are scaled; 512 x 16 KiB are twice the largest message."""
     attention_s = 80 * 3e-5 + 4 * 80 * 64 * 128 * 512 * 256 / (4 * 5e14) + 512 * 80 * 2 * 2 * 128 / 3e12
     scaled = 0.5 * (4 * 80 * 8e-6 + 8e-13 * BLOCKS / 4)
     expected_s = gemms_s(512, 8e-6, 8e-13) + scaled + 160 * 2 * 64e-6 + attention_s + 1e-3
@@ -169,7 +169,7 @@ def write_tables(folder: Path) -> None:
 
 
 def test_the_laws_of_the_tables_are_found(tmp_path: Path) -> None:
-    """Rows on a line are left out; beyond the last pair, of a whole tile and one row more, time is in proportion to their mean."""
+    """Rows on a line are left out; beyond the last pair, a whole tile and one row more, time is in proportion to their mean."""
     write_tables(tmp_path)
     found = read_kernel_times(tmp_path, tmp_path / "comm")
     fp8, wide = found.gemm["fp8"], found.gemm["bfloat16"]
