@@ -207,10 +207,15 @@ def read_for(
     """Reads a calibration, and where it is a GPU's, returns what it says of this engine.
 
     Raises:
-        ValueError: in one line: no such file, or what is wrong in it.
+        ValueError: in one line: no such file, what is wrong in it, or what of this engine was not measured.
     """
     found = read_any(path)
-    return found if isinstance(found, Calibration) else found.of(model, dtype, tensor_parallel_size, kv_element_bytes)
+    if isinstance(found, Calibration):
+        return found
+    try:
+        return found.of(model, dtype, tensor_parallel_size, kv_element_bytes)
+    except ValueError as error:
+        raise ValueError(f"calibration {path}: {error}") from error
 
 
 def write_gpu(calibration: GpuCalibration, path: Path) -> None:

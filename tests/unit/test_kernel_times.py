@@ -104,7 +104,10 @@ def test_one_gpu_needs_no_all_reduce() -> None:
         alone.step(small, "fp8", 2, 1.0, 1e12)
 
 
-def test_what_was_not_measured_is_said() -> None:
+def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+    write_gpu(a_calibration(), tmp_path / "gpu.yaml")
+    with pytest.raises(ValueError, match=r"calibration .*gpu\.yaml: kernel times have no attention with KV in bfloat16"):
+        Surrogate(calibration=str(tmp_path / "gpu.yaml"), quantization="fp8").engine(model("llama-3.1-8b"), H200)
     measured = KernelTimes.model_validate(TIMES)
     with pytest.raises(ValueError, match="no all-reduce between 8 GPUs; measured were 2, 4"):
         measured.step(LARGE, "fp8", 8, 1.0, 1e12)
