@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from replicas.calibration.mixture import Mixture, mixture_of
@@ -12,6 +14,7 @@ from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 from sim.records import MAX_KNOTS
 
+Floats = NDArray[np.float64]
 Dtype = Literal["bfloat16", "float16", "float32", "fp8"]
 PROJECT = Path(__file__).parents[2]
 SHORTEST_S = 1e-9
@@ -76,6 +79,18 @@ class DeviceTime(Params):
                 f"measured_tokens has {tokens} numbers, measured_s {seconds}; both must have none, or as many and two"
             )
         return self
+
+    def measured_at(self, tokens: Floats) -> Floats:
+        """Returns (n,) what was measured, with so many tokens: between two numbers, and beyond the last, on a line.
+
+        Source: `replicas.step_time.measured_s`.
+        """
+        if not self.measured_tokens:
+            return np.zeros(len(tokens))
+        known, took = np.array(self.measured_tokens), np.array(self.measured_s)
+        low = np.clip(np.searchsorted(known, tokens, side="right") - 1, 0, len(known) - 2)
+        share = (tokens - known[low]) / (known[low + 1] - known[low])
+        return np.asarray(took[low] + share * (took[low + 1] - took[low]))
 
 
 class CpuPart(Params):

@@ -91,8 +91,10 @@ def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: 
     padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
     seconds += device_time.link_s + padded * device_time.link_s_per_token
     seconds += tokens * mixture.num_ranks * device_time.exchange_s_per_token
+    seconds += device_time.measured_at(padded)
     mixed = mixed_kv_tokens(steps)
-    return seconds + device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
+    seconds += device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
+    return np.maximum(seconds, device_time.launch_s * (mixed > 0))
 
 
 def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:

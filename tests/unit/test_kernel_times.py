@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from replicas.calibration.aiconfigurator import KernelError
-from replicas.calibration.gpu import GpuCalibration, read_any, write_gpu
+from replicas.calibration.fit import predicted_s
+from replicas.calibration.gpu import GpuCalibration, read_any, read_for, write_gpu
 from replicas.calibration.kernel_tables import read_kernel_times
 from replicas.calibration.kernel_times import KernelTimes
 from replicas.catalog import gpu, model
@@ -94,6 +95,17 @@ def test_a_prompt_takes_its_attention_and_at_least_the_launches(tmp_path: Path) 
     launched = engine_of(tmp_path, large_gemm_scale=1.5, launch_s=0.2)
     assert step_time(prompt, launched) == 0.2
     assert step_time(a_step(1, 999, 64), launched) < 0.1  # decodes alone are one CUDA graph
+
+
+def test_recorded_steps_are_predicted_as_they_are_simulated(tmp_path: Path) -> None:
+    """Decodes and prompts of sizes between, at and beyond those that were measured."""
+    engine = engine_of(tmp_path, launch_s=0.02)
+    measured = read_for(tmp_path / "gpu.yaml", LARGE, "fp8", 4, 1).device_time
+    shapes = [(1, 500, 1), (1, 500, 40), (1, 500, 64), (300, 0, 2), (512, 0, 1), (4000, 100, 1), (8, 0, 1)]
+    batches = [a_step(*shape) for shape in shapes]
+    names = ("num_tokens", "num_requests", "attended_tokens", "kv_tokens")
+    steps = pd.DataFrame([{name: getattr(batch, name) for name in names} for batch in batches])
+    assert predicted_s(steps, measured) == pytest.approx([step_time(batch, engine) for batch in batches], rel=1e-9)
 
 
 def test_one_gpu_needs_no_all_reduce() -> None:
