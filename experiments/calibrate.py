@@ -200,8 +200,11 @@ def print_summary(folders: Sequence[Path]) -> None:
 def described(calibration: Calibration) -> str:
     """Returns a calibration as a page of plain text."""
     one, cpu = calibration, calibration.cpu_time
-    times = [(name, value, one.relative_errors.get(name)) for name, value in one.device_time if name != "serial_share"]
-    times = [row for row in times if row[1] or row[0] in NAMES]  # the others are there only where they were found
+    times = [
+        (name, value, one.relative_errors.get(name))
+        for name, value in one.device_time
+        if isinstance(value, float) and name != "serial_share" and (value or name in NAMES)  # others only where they were found
+    ]
     lines = [f"{one.engine} {one.engine_version or '(unknown version)'}, {one.model.name} in {one.dtype} on "
              f"{one.tensor_parallel_size} x {one.gpu.name}: {one.source}", "", "the device's time of a step"]  # fmt: skip
     for name, value, error in times:

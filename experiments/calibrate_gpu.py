@@ -19,7 +19,9 @@ from experiments.tables import write_json
 from experiments.whole_folder import whole_folder
 from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
 from replicas.calibration.file import FittedRange
-from replicas.calibration.gpu import Efficiencies, GpuCalibration, read_any, write_gpu
+from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
+from replicas.calibration.kernel_tables import read_kernel_times
+from replicas.calibration.kernel_times import KernelTimes
 from sim.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -62,21 +64,25 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
             f"{config.served}: {len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} "
             f"coefficients{f'; left out: {reasons}' if reasons else ''}"
         )
+    kernels = kernel_times_of(config)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
-        found, outcomes = fit(config, chosen, partial / FILE)
-        write_gpu(_calibration(config, found, chosen, outcomes), partial / FILE)
+        found, outcomes = fit(config, chosen, kernels, partial / FILE)
+        write_gpu(_calibration(config, found, kernels, chosen, outcomes), partial / FILE)
         lines = [f"{_counted(len(names))} left out: {problem}" for problem, names in problems.items()]
         (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
         write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
 
 
-def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[Efficiencies, list[Outcome]]:
+def fit(
+    config: CalibrateGpu, chosen: Sequence[Served], kernels: KernelTimes | None, scratch: Path
+) -> tuple[Efficiencies, list[Outcome]]:
     """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
 
     Args:
         config: start, free coefficients and the results' prompts.
         chosen: the served results.
+        kernels: what single kernels take, if that is known.
         scratch: a file to hold the coefficients that are tried.
     """
     start = start_of(config).model_dump()
@@ -85,7 +91,7 @@ def fit(config: CalibrateGpu, chosen: Sequence[Served], scratch: Path) -> tuple[
 
     def at(point: Floats) -> tuple[Efficiencies, list[Outcome]]:
         tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
-        write_gpu(_calibration(config, tried, [], []), scratch)
+        write_gpu(_calibration(config, tried, kernels, [], []), scratch)
         prompts = config.distinct_prompts
         return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed, config.draws) for one in chosen]
 
@@ -123,6 +129,20 @@ def start_of(config: CalibrateGpu) -> Efficiencies:
         raise ConfigError(f"kernels {error}") from error
 
 
+def kernel_times_of(config: CalibrateGpu) -> KernelTimes | None:
+    """Returns what single kernels take by the config's tables; None without any.
+
+    Raises:
+        ConfigError: the tables are missing or wrong.
+    """
+    if config.kernel_times is None:
+        return None
+    try:
+        return read_kernel_times(config.kernel_times.folder, config.kernel_times.all_reduces)
+    except KernelError as error:
+        raise ConfigError(f"kernel_times {error}") from error
+
+
 _SMALL: Mapping[str, float] = {
     "link_latency_s": 2e-6,
     "all_reduce_s": 5e-6,
@@ -130,6 +150,7 @@ _SMALL: Mapping[str, float] = {
     "mixed_s": 1e-3,
     "mixed_kv_share": 0.1,
     "eager_s": 1e-3,
+    "launch_s": 3e-2,
     "s_per_request": 1e-5,
     "serial_share": 0.1,
     "client_s": 1e-3,
@@ -148,7 +169,11 @@ def _log_error(served: Served, outcome: Outcome, metric: str) -> float:
 
 
 def _calibration(
-    config: CalibrateGpu, found: Efficiencies, chosen: Sequence[Served], outcomes: Sequence[Outcome]
+    config: CalibrateGpu,
+    found: Efficiencies,
+    kernels: KernelTimes | None,
+    chosen: Sequence[Served],
+    outcomes: Sequence[Outcome],
 ) -> GpuCalibration:
     largest = np.max([outcome.largest for outcome in outcomes], axis=0).tolist() if outcomes else [np.finfo(float).max] * 4
     names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
@@ -159,8 +184,9 @@ def _calibration(
         gpu=config.gpu,
         source=f"means of {metrics} of {_counted(len(chosen))} ({', '.join(models)}), fitted by simulating them",
         fitted_to=[one.name for one in chosen],
-        given=[name for name in Efficiencies.model_fields if name not in config.free],
+        given=[name for name in Efficiencies.model_fields if name not in (*config.free, *(OF_PEAKS if kernels else ()))],
         efficiencies=found,
+        kernel_times=kernels,
         range=FittedRange(**{name: [1.0, value] for name, value in zip(names, largest, strict=True)}),
     )
 

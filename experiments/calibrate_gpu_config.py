@@ -9,6 +9,7 @@ from experiments.fields import Catalogued
 from replicas import catalog
 from replicas.calibration.gpu import Efficiencies
 from replicas.catalog import Gpu
+from sim.params import Params
 
 Coefficient = Literal[
     "flops_efficiency",
@@ -21,10 +22,23 @@ Coefficient = Literal[
     "mixed_s",
     "mixed_kv_share",
     "eager_s",
+    "launch_s",
+    "large_gemm_scale",
     "s_per_request",
     "serial_share",
     "client_s",
 ]
+
+
+class KernelTables(Params):
+    """Where tables of kernels lie, in aiconfigurator's form."""
+
+    folder: str = Field(
+        min_length=1, description="One system's, such as data/h100_sxm: gemm/vllm/ and attention/vllm/ are read"
+    )
+    all_reduces: str | None = Field(
+        default=None, min_length=1, description="Of all-reduces, such as data/h100_sxm/comm/vllm/0.14.0; null = of one GPU only"
+    )
 
 
 class CalibrateGpu(Study):
@@ -55,6 +69,9 @@ class CalibrateGpu(Study):
     )
     draws: int = Field(
         default=1, ge=1, description="How often to draw arrivals that are random; a mean of all draws is fitted to a served one"
+    )
+    kernel_times: KernelTables | None = Field(
+        default=None, description="Tables of which the times of single kernels take the place of shares of the peaks"
     )
     max_rounds: int = Field(
         default=25, ge=1, description="Most rounds of the fit; each simulates every result once, and again for each coefficient"

@@ -24,6 +24,8 @@ _TIMES = (
     "mixed_s",
     "mixed_kv_s_per_token",
     "eager_s",
+    "launch_s",
+    "knot_s",
     "cpu_s",
     "cpu_s_per_request",
     "grammar_cpu_s_per_request",

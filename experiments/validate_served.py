@@ -12,6 +12,7 @@ from experiments import provenance, served_plots
 from experiments.errors import COLUMNS, RATES, Measures, errors
 from experiments.loading import RunConfig
 from experiments.served import Served, choose
+from experiments.served_repeats import Repeats, repeats
 from experiments.served_rows import read_served
 from experiments.served_runs import Outcome, engine_options, simulate
 from experiments.tables import write_json, write_rows
@@ -72,7 +73,8 @@ def run_one(run: RunConfig, folder: Path) -> None:
             [served_plots.Point(one.real, outcome.measures, one.name in known) for one, outcome in points],
             partial / "plots" / "served.png",
         )
-        page = _page(run.experiment.name, config, calibration.source, rows, problems, chosen)
+        pairs = repeats([*chosen, *fitted], outcomes)
+        page = _page(run.experiment.name, config, calibration.source, rows, problems, chosen, pairs)
         (partial / "report.md").write_text("\n".join(page) + "\n", encoding="utf-8")
         counts = {"results": len(chosen), "rows": len(rows)}
         write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
@@ -112,6 +114,7 @@ def _page(
     rows: Sequence[Mapping[str, Any]],
     problems: Mapping[str, Sequence[str]],
     chosen: Sequence[Served],
+    pairs: Repeats,
 ) -> Iterator[str]:
     table = pd.DataFrame(rows)
     yield f"# {name}: simulated against served results\n"
@@ -131,6 +134,12 @@ def _page(
         yield f"| {one.name.partition('/')[2]} | {load_band(one)} | {' | '.join(cells)} |"
     yield ""
     yield from _means(table, columns)
+    if pairs.num_pairs:
+        yield (
+            f"Real runs repeat to {pairs.difference:.1%} in TTFT: so far apart, beside what is simulated, are the means of "
+            f"{pairs.num_pairs} pairs of closed loops with the same prompts and concurrency and answers of other lengths. "
+            f"A model that is right of the mean of many runs would be {pairs.floor:.1%} off.\n"
+        )
     for one in chosen:
         unknown = engine_options(one)[1]
         if unknown:

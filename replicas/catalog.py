@@ -42,6 +42,15 @@ class Model(Params):
     intermediate: int = Field(gt=0, description="Width of a dense MLP.")
     vocab: int = Field(gt=0, description="Vocabulary.")
     num_params: int = Field(gt=0, description="All parameters, stored.")
+    num_embedding_params: int | None = Field(
+        default=None,
+        ge=0,
+        description="Of these, the embedding table, which stays in 16 bit where the rest is quantized; none = vocab x hidden, "
+        "0 = it is the output head.",
+    )
+    num_head_params: int | None = Field(
+        default=None, ge=0, description="Of these, the output head, which stays in 16 bit too; none = vocab x hidden."
+    )
     num_experts: int = Field(default=0, ge=0, description="Routed experts a layer; 0 = dense model.")
     experts_per_token: int = Field(default=0, ge=0, description="Routed experts that a token visits.")
     moe_layers: int = Field(default=0, ge=0, description="Layers with routed experts.")
@@ -65,6 +74,20 @@ class Model(Params):
         if self.num_expert_params > self.num_params:
             raise ValueError(f"the experts alone have {self.num_expert_params} of {self.num_params} num_params")
         return self
+
+    @property
+    def embedding_params(self) -> int:
+        """Parameters of the embedding table, if it is not the output head as well.
+
+        >>> model("llama-3.1-70b").embedding_params == 128256 * 8192, model("qwen3-0.6b").embedding_params
+        (True, 0)
+        """
+        return self.vocab * self.hidden if self.num_embedding_params is None else self.num_embedding_params
+
+    @property
+    def head_params(self) -> int:
+        """Parameters of the output head."""
+        return self.vocab * self.hidden if self.num_head_params is None else self.num_head_params
 
     @property
     def num_expert_params(self) -> int:
@@ -98,6 +121,8 @@ class Model(Params):
         if num_stages == 1:
             return self
         parts = {name: -(-getattr(self, name) // num_stages) for name in ("layers", "num_params", "moe_layers")}
+        parts["num_embedding_params"] = -(-self.embedding_params // num_stages)
+        parts["num_head_params"] = -(-self.head_params // num_stages)
         return self.model_copy(update={**parts, "name": f"{self.name} (1/{num_stages})"})
 
 

@@ -9,8 +9,7 @@ vllm/v1/worker/gpu_worker.py, 0.32.0). We follow the same items. How far off (te
     RTX 4090, Llama 3.1 8B, utilisation 0.9, vLLM 0.19.0: 41,408 tokens. Ours 39,184; 44,992 with nothing set aside for
     CUDA graphs, as 0.19 did not yet. Weights alone subtracted would leave 50,848: a quarter too many.
 
-Left out, each below 0.1 GiB: rotary tables, the top-k kernel's scratch, the worker's input buffers. Quantized
-checkpoints keep embeddings in 16 bit; here every weight has the same width, as in the textbook.
+Left out, each below 0.1 GiB: rotary tables, the top-k kernel's scratch, the worker's input buffers.
 """
 
 from dataclasses import dataclass, replace
@@ -116,14 +115,40 @@ class MemoryBreakdown:
 
 
 def weight_bytes(model: Model, bytes_per_weight: float) -> tuple[float, float]:
-    """Returns (dense, expert) bytes of the whole model; every weight has the same width.
+    """Returns (dense, expert) bytes of the whole model, as stored.
+
+    Where the blocks are quantized, embedding table and output head stay in 16 bit: in published checkpoints
+    (compressed-tensors, ModelOpt) as where vLLM itself quantizes, linear layers only
+    (`Fp8Config.get_quant_method`, 0.32.0).
 
     >>> from replicas.catalog import model
     >>> [f"{size / 1e9:.1f}" for size in weight_bytes(model("mixtral-8x7b"), 2)]
     ['3.2', '90.2']
+    >>> sum(weight_bytes(model("llama-3.1-70b"), 1)) - model("llama-3.1-70b").num_params == 2 * 128256 * 8192
+    True
     """
     experts = model.num_expert_params * bytes_per_weight
-    return model.num_params * bytes_per_weight - experts, experts
+    wider = max(0.0, BF16_BYTES - bytes_per_weight) * (model.embedding_params + model.head_params)
+    return model.num_params * bytes_per_weight - experts + wider, experts
+
+
+def weight_bytes_read(model: Model, bytes_per_weight: float) -> tuple[float, float]:
+    """Returns (dense, expert) bytes that a step reads which visits all experts.
+
+    Texts count every parameter once, and so do we: in 16 bit that is up to 8 % too much (Llama 3.1 8B 7 %), as only rows of the
+    embedding table are read. In fp8 it is right: the output head is read in 16 bit, and takes the place of a table of its size.
+
+    >>> from replicas.catalog import model
+    >>> sum(weight_bytes_read(model("llama-3.1-70b"), 1)) == model("llama-3.1-70b").num_params
+    True
+    >>> small = model("qwen3-0.6b")  # its head is the embedding table, all of which is read
+    >>> sum(weight_bytes_read(small, 1)) == small.num_params + 151936 * 1024
+    True
+    """
+    dense, experts = weight_bytes(model, bytes_per_weight)
+    if bytes_per_weight < BF16_BYTES:
+        dense -= BF16_BYTES * model.embedding_params
+    return dense, experts
 
 
 def kv_bytes_per_token(model: Model, tensor_parallel_size: int, bytes_per_element: float) -> float:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from replicas.catalog import Gpu, Model
 from replicas.links import links_of
-from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes
+from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes_read
 from replicas.vllm_defaults import largest_graph_tokens
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
     tokens in every layer with experts, as vLLM's default `all2all_backend` does (0.32.0).
     """
     n = options.tensor_parallel_size
-    dense, experts = weight_bytes(model, options.weight_element_bytes)
+    dense, experts = weight_bytes_read(model, options.weight_element_bytes)
     flops_per_s = gpu.bf16_flops_per_s
     if options.quantization == "fp8" and gpu.fp8_flops_per_s is not None:
         flops_per_s = gpu.fp8_flops_per_s
@@ -56,6 +56,8 @@ def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) ->
         "mixed_s": 0.0,
         "mixed_kv_s_per_token": 0.0,
         "eager_s": 0.0,
+        "launch_s": 0.0,
+        "num_knots": 0,
         "fitted_requests": inf,
         "fitted_tokens": inf,
         "fitted_attended_tokens": inf,

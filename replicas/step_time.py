@@ -27,8 +27,9 @@ def step_time_among(batch: Any, engine: Any, longest: int, num_tokens_together: 
     t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
     behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
     reads nothing: padded tokens have no KV. A calibrated engine also has a cost for each request, a share of the shorter of
-    arithmetic and memory that the longer does not hide, and more for a step with prompt tokens, for the KV it reads, and for
-    one that no CUDA graph holds; all are 0 in a roofline.
+    arithmetic and memory that the longer does not hide, what kernels were measured to take at the step's number of tokens, more
+    for a step with prompt tokens and for the KV it reads, a least time of such a step, and more for one that no CUDA graph
+    holds; all are 0 in a roofline.
 
     Engines that share experts each do their own attention; the experts' arithmetic and reading is spread evenly over all of
     them and serves the tokens of all, which every one gathers and scatters back in each layer with experts. That takes as long
@@ -59,11 +60,29 @@ def gpu_time(batch: Any, engine: Any, longest: int, num_tokens_together: int) ->
     arithmetic_s, memory_s = flops / engine.flops_per_s, read / engine.bytes_per_s
     gpu_s: float = max(arithmetic_s, memory_s) + links_s + engine.overhead_s
     gpu_s += engine.serial_share * min(arithmetic_s, memory_s) + batch.num_requests * engine.gpu_s_per_request
+    if engine.num_knots:
+        gpu_s += measured_s(num_tokens, engine)
     if batch.num_tokens > batch.num_requests:
         gpu_s += engine.mixed_s + batch.kv_tokens * engine.mixed_kv_s_per_token
+        gpu_s = max(gpu_s, engine.launch_s)
     if longest > engine.max_graph_tokens:
         gpu_s += engine.eager_s
     return gpu_s
+
+
+@verb
+def measured_s(num_tokens: int, engine: Any) -> float:
+    """Returns what kernels of so many tokens were measured to take: between two knots, and beyond the last, on a line."""
+    low, high = 0, engine.num_knots - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if engine.knot_tokens[middle] <= num_tokens:
+            low = middle
+        else:
+            high = middle
+    share = (num_tokens - engine.knot_tokens[low]) / (engine.knot_tokens[high] - engine.knot_tokens[low])
+    seconds: float = engine.knot_s[low] + share * (engine.knot_s[high] - engine.knot_s[low])
+    return seconds
 
 
 @verb

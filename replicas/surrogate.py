@@ -18,6 +18,7 @@ from replicas.memory import (
     activation_bytes,
     kv_bytes_per_token,
     weight_bytes,
+    weight_bytes_read,
 )
 from replicas.roofline import roofline
 from replicas.vllm_defaults import defaults
@@ -354,7 +355,7 @@ class Surrogate(Params):
         )
         return breakdown if breakdown.is_given else breakdown.with_blocks()
 
-    def _calibrated(self, model: Model, gpu: Gpu) -> dict[str, float]:
+    def _calibrated(self, model: Model, gpu: Gpu) -> dict[str, Any]:
         """Returns the fields that a calibration decides, none without one."""
         if self.calibration is None:
             return {}
@@ -401,8 +402,8 @@ class Surrogate(Params):
         return self.data_parallel_size if model.num_experts else 1
 
     def own_weight_bytes(self, model: Model) -> float:
-        """Returns the bytes of the weights on the GPUs of one engine: of shared experts, its part."""
-        dense, experts = weight_bytes(model, self.weight_element_bytes)
+        """Returns the bytes of the weights that one engine reads in a step: of shared experts, its part."""
+        dense, experts = weight_bytes_read(model, self.weight_element_bytes)
         return dense + experts / self.num_sharing(model)
 
     def _check_parallelism(self, model: Model) -> None:

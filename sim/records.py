@@ -262,6 +262,9 @@ BATCH = np.dtype(
 )
 """One engine step: n new tokens on c computed ones, summed over its requests."""
 
+MAX_KNOTS = 64
+"""Most numbers of tokens at which the time of a step was measured."""
+
 ENGINE = np.dtype(
     [
         ("max_num_seqs", "i8"),
@@ -319,6 +322,10 @@ ENGINE = np.dtype(
         ("mixed_s", "f8"),  # more for a step in which a request has several new tokens
         ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
         ("eager_s", "f8"),  # more for a step of more tokens than max_graph_tokens
+        ("launch_s", "f8"),  # the least that a step takes in which a request has several new tokens
+        ("num_knots", "i8"),  # numbers of tokens at which a step was measured; 0 = all is in the coefficients above
+        ("knot_tokens", "f8", (MAX_KNOTS,)),  # ascending
+        ("knot_s", "f8", (MAX_KNOTS,)),
         ("fitted_requests", "f8"),  # the largest step that these coefficients were fitted on; inf = they were not fitted
         ("fitted_tokens", "f8"),
         ("fitted_attended_tokens", "f8"),

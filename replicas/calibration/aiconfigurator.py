@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from replicas.catalog import Gpu
 from replicas.memory import BF16_BYTES
@@ -22,6 +23,9 @@ CONTEXTS = (512, 4096)
 
 HEADS, HEAD_DIM = (32, 8), 128
 """Attention that is looked at: that of 8B models, query and key-value heads."""
+
+
+Floats = NDArray[np.float64]
 
 
 class KernelEfficiencies(NamedTuple):
@@ -48,7 +52,7 @@ def read_efficiencies(folder: str | Path, gpu: Gpu) -> KernelEfficiencies:
     Raises:
         KernelError: a table is missing, has no bf16 kernels of these shapes, or lacks a column.
     """
-    gemm = _newest(Path(folder), "gemm", "gemm_perf.parquet", ("gemm_dtype", "m", "n", "k", "latency"))
+    gemm = newest(Path(folder), "gemm", "gemm_perf.parquet", ("gemm_dtype", "m", "n", "k", "latency"))
     gemm = gemm[(gemm["gemm_dtype"] == "bfloat16") & gemm["n"].between(*WEIGHTS) & gemm["k"].between(*WEIGHTS)]
     seconds = gemm["latency"].to_numpy(np.float64) / 1e3
     products = gemm["n"].to_numpy(np.float64) * gemm["k"].to_numpy(np.float64)
@@ -62,10 +66,10 @@ def read_efficiencies(folder: str | Path, gpu: Gpu) -> KernelEfficiencies:
     )
 
 
-def _kv(folder: Path, gpu: Gpu) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _kv(folder: Path, gpu: Gpu) -> Floats:
     """Shares of the peak bandwidth at which decodes read their KV."""
     columns = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "step", "latency")
-    table = _newest(folder, "attention", "generation_attention_perf.parquet", columns)
+    table = newest(folder, "attention", "generation_attention_perf.parquet", columns)
     if "window_size" in table:
         table = table[table["window_size"] == 0]
     context = table["step"] + 1
@@ -77,16 +81,30 @@ def _kv(folder: Path, gpu: Gpu) -> "np.ndarray[tuple[int], np.dtype[np.float64]]
     return np.asarray(read / (table["latency"].to_numpy(np.float64) / 1e3) / gpu.bytes_per_s)
 
 
-def _newest(folder: Path, kind: str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
-    """The table of the engine's newest version."""
+def newest(folder: Path, kind: str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Returns the table of the engine's newest version.
+
+    Raises:
+        KernelError: there is none, or it lacks one of `columns`.
+    """
+    path = newest_path(folder, kind, name)
+    table = pd.read_parquet(path)
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise KernelError(f"{path}: no column {missing[0]}; needed are {', '.join(columns)}")
+    return table
+
+
+def newest_path(folder: Path, kind: str, name: str) -> Path:
+    """Returns where it lies.
+
+    Raises:
+        KernelError: there is none.
+    """
     found = sorted((folder / kind / "vllm").glob(f"*/{name}"), key=lambda path: _version(path.parent.name))
     if not found:
         raise KernelError(f"{folder}: no {kind}/vllm/VERSION/{name}")
-    table = pd.read_parquet(found[-1])
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise KernelError(f"{found[-1]}: no column {missing[0]}; needed are {', '.join(columns)}")
-    return table
+    return found[-1]
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -98,7 +116,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def _median(shares: "np.ndarray[tuple[int], np.dtype[np.float64]]", what: str) -> float:
+def _median(shares: Floats, what: str) -> float:
     possible = shares[shares < 1]
     if not possible.size:
         raise KernelError(f"{what}: no bf16 kernel of the shapes that count")

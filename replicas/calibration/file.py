@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
+from sim.records import MAX_KNOTS
 
+Floats = NDArray[np.float64]
 Dtype = Literal["bfloat16", "float16", "float32", "fp8"]
 PROJECT = Path(__file__).parents[2]
 SHORTEST_S = 1e-9
@@ -23,9 +27,10 @@ class DeviceTime(Params):
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
     max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, where some request has more than one new token
-    mixed_s + s_per_mixed_kv_token * sum of (c + n), and beyond the largest CUDA graph eager_s. Engines that share experts each
-    do an even part of the experts' arithmetic for the tokens of all, so for engines that all do the same, s_per_token is what
-    each token of their own takes.
+    mixed_s + s_per_mixed_kv_token * sum of (c + n), and that at least launch_s, and beyond the largest CUDA graph eager_s.
+    With `measured_s`, what was measured at the step's number of tokens, padding included, is added. Engines that share experts
+    each do an even part of the experts' arithmetic for the tokens of all, so for engines that all do the same, s_per_token is
+    what each token of their own takes.
     """
 
     s_per_token: float = Field(ge=0, description="Arithmetic for each new token, padding included.")
@@ -51,6 +56,19 @@ class DeviceTime(Params):
         description="More for each token of KV in a step with prompt tokens: attention is then one kernel for all, which reads "
         "what decodes have cached less well than the kernel for decodes alone. Fitted to kernel profiles only.",
     )
+    launch_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="The least that a step with prompt tokens takes: the CPU launches its kernels one by one.",
+    )
+    measured_tokens: list[float] | None = Field(
+        default=None, max_length=MAX_KNOTS, description="Numbers of new tokens at which the kernels of a step were measured."
+    )
+    measured_s: list[float] | None = Field(
+        default=None,
+        max_length=MAX_KNOTS,
+        description="What they took, besides the terms above; between and beyond them on lines.",
+    )
     link_s: float = Field(
         default=0.0, ge=0, description="Messages between GPUs in every step, where they were not measured with the rest."
     )
@@ -59,6 +77,27 @@ class DeviceTime(Params):
         ge=0,
         description="The same, for each new token, padding included; of engines that share experts, in the longest step.",
     )
+
+    @model_validator(mode="after")
+    def _was_measured_often_enough(self) -> "DeviceTime":
+        tokens, seconds = len(self.measured_tokens or []), len(self.measured_s or [])
+        if tokens != seconds or tokens == 1:
+            raise ValueError(
+                f"measured_tokens has {tokens} numbers, measured_s {seconds}; both must have none, or as many and two"
+            )
+        return self
+
+    def measured_at(self, tokens: Floats) -> Floats:
+        """Returns (n,) what was measured, with so many tokens: between two numbers, and beyond the last, on a line.
+
+        Source: `replicas.step_time.measured_s`.
+        """
+        if not self.measured_tokens:
+            return np.zeros(len(tokens))
+        known, took = np.array(self.measured_tokens), np.array(self.measured_s)
+        low = np.clip(np.searchsorted(known, tokens, side="right") - 1, 0, len(known) - 2)
+        share = (tokens - known[low]) / (known[low + 1] - known[low])
+        return np.asarray(took[low] + share * (took[low + 1] - took[low]))
 
 
 class CpuPart(Params):
@@ -187,7 +226,7 @@ class Calibration(Params):
         """The model's experts, as these engines share them."""
         return mixture_of(self.model, self.data_parallel_size)
 
-    def engine_fields(self, weight_bytes: float, scale: float = 1.0) -> dict[str, float]:
+    def engine_fields(self, weight_bytes: float, scale: float = 1.0) -> dict[str, Any]:
         """Returns the ENGINE fields that this calibration decides.
 
         Seconds become rates: an arithmetic unit is a second, and the weights are read at the bandwidth that takes
@@ -214,6 +253,8 @@ class Calibration(Params):
             "mixed_s": device.mixed_s * scale,
             "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
             "eager_s": device.eager_s * scale,
+            "launch_s": device.launch_s * scale,
+            **_knots(device.measured_tokens or [], device.measured_s or [], scale),
             "cpu_s": cpu.s * scale,
             "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],
@@ -226,6 +267,12 @@ class Calibration(Params):
     def document(self) -> dict[str, Any]:
         """The file's content: catalogued names where there are some, fractions to five digits."""
         return document_of(self)
+
+
+def _knots(tokens: list[float], seconds: list[float], scale: float) -> dict[str, Any]:
+    """The ENGINE fields of what was measured at some numbers of tokens."""
+    padding = [0.0] * (MAX_KNOTS - len(tokens))
+    return {"num_knots": len(tokens), "knot_tokens": [*tokens, *padding], "knot_s": [*(scale * s for s in seconds), *padding]}
 
 
 def document_of(calibration: Params) -> dict[str, Any]:

@@ -90,8 +90,10 @@ def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: 
     tokens = steps["num_tokens"].to_numpy(np.float64)
     padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
     seconds += device_time.link_s + padded * device_time.link_s_per_token
+    seconds += device_time.measured_at(padded)
     mixed = mixed_kv_tokens(steps)
-    return seconds + device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
+    seconds += device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
+    return np.maximum(seconds, device_time.launch_s * (mixed > 0))
 
 
 def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:
@@ -122,7 +124,7 @@ def fit_kernels(
         "link_s": links.fixed_s,
         "link_s_per_token": links.s_per_token,
     }
-    nothing = DeviceTime(**dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
+    nothing = DeviceTime.model_validate(dict.fromkeys(NAMES, 0.0) | {"weights_s": SHORTEST_S} | given)
     linked_s = predicted_s(steps, nothing, max_graph_tokens, mixture)
 
     def fitted(s_per_token: float) -> tuple[float, Fit]:

@@ -2,24 +2,32 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from replicas.calibration.file import Calibration, CpuPart, CpuTime, DeviceTime, FittedRange, KvCache, located, read, write
+from replicas.calibration.kernel_times import KernelTimes
 from replicas.catalog import Gpu, Model, gpu
 from replicas.links import links_of
-from replicas.memory import BF16_BYTES, kv_bytes_per_token, weight_bytes
+from replicas.memory import BF16_BYTES, kv_bytes_per_token, weight_bytes_read
 from sim.params import Params
 
 
 class Efficiencies(Params):
     """What is the same for all models on a GPU, as far as one may hope."""
 
-    flops_efficiency: float = Field(gt=0, le=1, description="Share of the peak arithmetic that is reached.")
-    bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which weights are read.")
-    kv_bandwidth_efficiency: float = Field(gt=0, le=1, description="Share of the peak bandwidth at which KV is read.")
+    flops_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak arithmetic that is reached.")
+    bandwidth_efficiency: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of the peak bandwidth at which weights are read; with kernel_times, what is between their kernels.",
+    )
+    kv_bandwidth_efficiency: float = Field(
+        default=1.0, gt=0, le=1, description="Share of the peak bandwidth at which KV is read."
+    )
     link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the links' peak that all-reduces reach.")
     link_latency_s: float = Field(
         default=0.0, ge=0, description="One message between GPUs, where all-reduces are rings of 2 (n - 1) messages (NCCL)."
@@ -27,7 +35,8 @@ class Efficiencies(Params):
     all_reduce_s: float = Field(
         default=0.0,
         ge=0,
-        description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer.",
+        description="One all-reduce, however many GPUs, where it is one kernel (vLLM's own); two in each layer. With "
+        "kernel_times, what GPUs wait for each other besides.",
     )
     fixed_s: float = Field(ge=0, description="What every step takes, whatever is in it.")
     mixed_s: float = Field(
@@ -39,11 +48,27 @@ class Efficiencies(Params):
         description="More in a step with prompt tokens, as a share of what reading KV takes: FlashAttention 2 is worse at it.",
     )
     eager_s: float = Field(default=0.0, ge=0, description="More in a step of more tokens than the largest CUDA graph.")
+    launch_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="The least that a step with prompt tokens takes, whose kernels the CPU launches one by one.",
+    )
+    large_gemm_scale: float = Field(
+        default=1.0,
+        gt=0,
+        description="With kernel_times: GEMMs of more than 256 rows take so many times what they took there.",
+    )
     s_per_request: float = Field(default=0.0, ge=0, description="For each request in a step.")
-    serial_share: float = Field(ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden.")
+    serial_share: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the shorter of arithmetic and memory that is not hidden."
+    )
     client_s: float = Field(
         default=0.0, ge=0, description="Outside the engine, for each request: network, tokenizer, first answer. Not simulated."
     )
+
+
+OF_PEAKS = ("flops_efficiency", "kv_bandwidth_efficiency", "link_efficiency", "link_latency_s", "serial_share")
+"""Without a meaning where kernels were measured one by one."""
 
 
 class GpuCalibration(Params):
@@ -57,12 +82,27 @@ class GpuCalibration(Params):
     fitted_to: list[str] = Field(default=[], description="The served results.")
     given: list[str] = Field(default=[], description="Efficiencies that these results cannot tell and that were set.")
     efficiencies: Efficiencies = Field(description="The coefficients.")
+    kernel_times: KernelTimes | None = Field(
+        default=None, description="GEMMs, attention and all-reduces as measured one by one, in place of shares of the peaks."
+    )
     range: FittedRange = Field(description="Steps outside it are extrapolated by the form, and flagged.")
 
     @model_validator(mode="before")
     @classmethod
     def _look_up(cls, data: Mapping[str, object]) -> dict[str, object]:
         return {key: gpu(one) if key == "gpu" and isinstance(one, str) else one for key, one in data.items()}
+
+    @model_validator(mode="after")
+    def _has_no_idle_coefficient(self) -> "GpuCalibration":
+        usual = Efficiencies(fixed_s=0.0)
+        idle = [name for name in OF_PEAKS if getattr(self.efficiencies, name) != getattr(usual, name)]
+        if self.kernel_times is not None and idle:
+            raise ValueError(f"efficiencies.{idle[0]} has no effect with kernel_times, which has measured it; leave it out")
+        return self
+
+    @field_serializer("efficiencies")
+    def _with_an_effect(self, efficiencies: Efficiencies) -> dict[str, Any]:
+        return {name: value for name, value in efficiencies if self.kernel_times is None or name not in OF_PEAKS}
 
     @property
     def kv_cache(self) -> KvCache | None:
@@ -76,7 +116,10 @@ class GpuCalibration(Params):
 
         Source: DESIGN section 4, each peak times its efficiency. There an all-reduce is a ring of messages; vLLM's own kernel,
         which it prefers between GPUs with NVLink, takes 4 to 6 us up to 16 KiB whether they are two or eight
-        (aiconfigurator's custom_allreduce_perf).
+        (aiconfigurator's custom_allreduce_perf). With kernel times a step is the sum of its kernels.
+
+        Raises:
+            ValueError: kernels that this model needs were not measured.
         """
         return Calibration(
             engine=self.engine,
@@ -86,7 +129,9 @@ class GpuCalibration(Params):
             dtype=dtype,  # type: ignore[arg-type]
             tensor_parallel_size=tensor_parallel_size,
             source=self.source,
-            device_time=self._device_time(model, dtype, tensor_parallel_size, kv_element_bytes),
+            device_time=(self._device_time if self.kernel_times is None else self._sum_of_kernels)(
+                model, dtype, tensor_parallel_size, kv_element_bytes
+            ),
             cpu_time=_HIDDEN,
             range=self.range,
         )
@@ -103,7 +148,7 @@ class GpuCalibration(Params):
         return DeviceTime(
             s_per_token=2.0 * model.num_active_params / flops_per_s + ring.s_per_token,
             s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / attended_per_s,
-            weights_s=sum(weight_bytes(model, bytes_per_weight)) / (n * weights_per_s),
+            weights_s=sum(weight_bytes_read(model, bytes_per_weight)) / (n * weights_per_s),
             s_per_kv_token=s_per_kv_token,
             serial_share=reached.serial_share,
             fixed_s=reached.fixed_s + kernels_s + ring.fixed_s,
@@ -111,6 +156,28 @@ class GpuCalibration(Params):
             mixed_s=reached.mixed_s,
             s_per_mixed_kv_token=reached.mixed_kv_share * s_per_kv_token,
             eager_s=reached.eager_s,
+            launch_s=reached.launch_s,
+        )
+
+    def _sum_of_kernels(self, model: Model, dtype: str, n: int, kv_element_bytes: float) -> DeviceTime:
+        assert self.kernel_times is not None
+        besides = self.efficiencies
+        activations_per_s = self.gpu.bytes_per_s * besides.bandwidth_efficiency
+        step = self.kernel_times.step(model, dtype, n, besides.large_gemm_scale, activations_per_s)
+        attention = self.kernel_times.attention_with(kv_element_bytes)
+        waits_s = 2 * model.layers * besides.all_reduce_s if n > 1 else 0.0
+        return DeviceTime(
+            s_per_token=0.0,
+            s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / (n * attention.flops_per_s),
+            weights_s=step.weights_s,
+            s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / attention.kv_bytes_per_s,
+            serial_share=1.0,
+            fixed_s=besides.fixed_s + model.layers * attention.decode_s + waits_s,
+            s_per_request=besides.s_per_request,
+            mixed_s=besides.mixed_s + model.layers * max(0.0, attention.prompt_s - attention.decode_s),
+            launch_s=besides.launch_s,
+            measured_tokens=step.tokens,
+            measured_s=step.s,
         )
 
     def _peak(self, is_fp8: bool) -> float:
@@ -149,10 +216,15 @@ def read_for(
     """Reads a calibration, and where it is a GPU's, returns what it says of this engine.
 
     Raises:
-        ValueError: in one line: no such file, or what is wrong in it.
+        ValueError: in one line: no such file, what is wrong in it, or what of this engine was not measured.
     """
     found = read_any(path)
-    return found if isinstance(found, Calibration) else found.of(model, dtype, tensor_parallel_size, kv_element_bytes)
+    if isinstance(found, Calibration):
+        return found
+    try:
+        return found.of(model, dtype, tensor_parallel_size, kv_element_bytes)
+    except ValueError as error:
+        raise ValueError(f"calibration {path}: {error}") from error
 
 
 def write_gpu(calibration: GpuCalibration, path: Path) -> None:

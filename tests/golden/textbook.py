@@ -27,12 +27,12 @@ from replicas.surrogate import Surrogate
 from sim.queueing import mg1, mm1, split_and_pooled
 from sim.views import PoolView
 from tests.fleets import engine as fleet_engine
-from tests.golden.test_textbook_steps import B200, H100, LAYOUT
+from tests.golden.test_textbook_steps import B200, H100, LAYOUT, LLAMA_70B
 from tests.theory.test_cpu_overlap import OVERLAPPED, PLAIN, measured
 from tests.theory.test_fleet_cold_start import NUM_RISING, ORACLE, REACTIVE, needed, ramp, ready_in_each_step, simulated
 from tests.theory.test_router_theory import mean_highest
 
-LLAMA_70B, LLAMA_8B = model("llama-3.1-70b"), model("llama-3.1-8b")
+LLAMA_8B = model("llama-3.1-8b")
 WORK = Work(context_tokens=2200, held_tokens=2200, tpot_s=0.05)
 DEMAND = Demand(200, 2000, 400)
 MAX_UTILIZATION, MFU = 0.8, 0.5

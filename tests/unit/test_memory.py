@@ -68,6 +68,20 @@ def test_breakdown_adds_up_and_prints_every_item() -> None:
     assert f"{memory.num_gpu_blocks:,}" in table
 
 
+def test_fp8_leaves_embedding_table_and_head_in_16_bit() -> None:
+    """70B on four GPUs: 70.55 G parameters in a byte, and one more for each of 2 x 128,256 x 8,192 of them."""
+    of, on = model("llama-3.1-70b"), gpu("h100-sxm")
+    surrogate = Surrogate(tensor_parallel_size=4, quantization="fp8")
+    assert surrogate.memory(of, on).weight_bytes * 4 == 70_553_706_496 + 2 * 128_256 * 8192
+    # A step reads the head in 16 bit and no table, which comes to the same as one byte for each parameter.
+    assert surrogate.engine(of, on)[0].dense_weight_bytes == 70_553_706_496
+    # The head of a small model is the table: it is stored, and read, in 16 bit.
+    small, one = model("qwen3-0.6b"), Surrogate(quantization="fp8")
+    assert one.memory(small, on).weight_bytes == one.engine(small, on)[0].dense_weight_bytes == 596_049_920 + 151_936 * 1024
+    halves = Surrogate(tensor_parallel_size=2, pipeline_parallel_size=2, quantization="fp8").memory(of, on)
+    assert halves.weight_bytes * 4 == pytest.approx(70_553_706_496 + 2 * 128_256 * 8192)
+
+
 def test_weights_that_do_not_fit_name_every_item() -> None:
     with pytest.raises(ValueError, match=r"llama-3.1-70b on 1 x h100-sxm does not fit: .*131.4 for weights.*tensor_para"):
         Surrogate().engine(model("llama-3.1-70b"), gpu("h100-sxm"))

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from experiments.served import choose
+from experiments.errors import Measures
+from experiments.served import Served, choose
+from experiments.served_repeats import repeats
 from experiments.served_rows import TEMPLATE_S, read_served
-from experiments.served_runs import engine_options, experiment_of, simulate
+from experiments.served_runs import Outcome, engine_options, experiment_of, simulate
 from sim.errors import TraceError
 from tests.shared import shared
 from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
@@ -291,3 +293,22 @@ def test_lengths_may_be_spread_evenly_up_to_the_nominal_one(tmp_path: Path) -> N
     lengths = experiment_of(replace(one, shortest_share=0.8), str(tmp_path / "gpu.yaml"), 45).traffic.lengths
     assert (lengths.prompt.low, lengths.prompt.high) == (400, 500)
     assert (lengths.output.low, lengths.output.high) == (32, 40)
+
+
+def test_runs_that_should_be_alike_say_how_real_runs_repeat() -> None:
+    """Two lengths of answers, the same prompts: real TTFTs of 0.10 and 0.12 s, simulated the same; the third has another TP."""
+    alike = {"group": "g", "model": "m", "gpu": "x", "quantization": None, "engine_version": "", "rate_per_s": 0.0}
+    sizes = {"num_requests": 40, "num_prompt_tokens": 1000, "is_even": True, "shares_prompts": False, "max_concurrency": 4}
+
+    def run_of(ttft_s: float, tp: int = 1) -> Served:
+        real = Measures(statistics={("ttft_s", "mean"): ttft_s})
+        return Served(name="", tensor_parallel_size=tp, num_output_tokens=9, real=real, **alike, **sizes)  # type: ignore[arg-type]
+
+    results = [run_of(0.10), run_of(0.12), run_of(0.5, tp=2)]
+    outcomes = [Outcome(Measures(statistics={("ttft_s", "mean"): 0.1}), (1.0, 1.0, 1.0, 1.0)) for _ in results]
+    found = repeats(results, outcomes)
+    assert found.num_pairs == 1
+    assert found.difference == pytest.approx(0.2)
+    assert found.floor == pytest.approx(0.2 / 2**0.5)
+    outcomes[1] = Outcome(Measures(statistics={("ttft_s", "mean"): 0.2}), (1.0, 1.0, 1.0, 1.0))  # the simulation has them wait
+    assert repeats(results, outcomes).num_pairs == 0

@@ -47,6 +47,13 @@ def served_sets_for(path: Path) -> list[str]:
         results = shared("data/measurements/aiconfigurator/silicon_sample.csv")
     if path.stem.startswith("validate"):
         return [f"recordings={results}"]
+    if path.stem.endswith("_silicon"):
+        tables, name = shared("data/measurements/aiconfigurator/data"), path.stem.split("_")[1]
+        all_reduces = {"b200": "b200_sxm/comm/vllm/0.19.0"}.get(
+            name, "h100_sxm/comm/vllm/0.14.0"
+        )  # TensorRT-LLM's are not there
+        kernels = {"folder": f"{tables}/{name}_sxm", "all_reduces": f"{tables}/{all_reduces}"}
+        return [f"served={results}", *(f"kernel_times.{key}={path}" for key, path in kernels.items())]
     systems = {"calibrate_a100_served": "a100_sxm", "calibrate_l40s_served": "l40s"}
     tables = [shared(f"data/measurements/aiconfigurator/data/{systems[path.stem]}")] if path.stem in systems else []
     return [f"served={results}", *(f"kernels={table}" for table in tables)]

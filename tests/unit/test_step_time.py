@@ -38,7 +38,7 @@ def python(function: Any) -> Any:
 def step_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "compiled":
         return module.step_time
-    for name in ("weight_bytes_read", "padded_tokens", "gpu_time", "cpu_time", "step_time_among"):
+    for name in ("weight_bytes_read", "padded_tokens", "measured_s", "gpu_time", "cpu_time", "step_time_among"):
         monkeypatch.setattr(module, name, python(getattr(module, name)))
     return python(module.step_time)
 
@@ -118,3 +118,17 @@ def test_scaling_every_rate_scales_every_step(step_time: Any) -> None:
     slow = an_engine(comm_s=4.0, overhead_s=2.0, cpu_s=8.0, gpu_s_per_request=0.5)
     fast = an_engine(flops_per_s=2.0, bytes_per_s=4.0, comm_s=2.0, overhead_s=1.0, cpu_s=4.0, gpu_s_per_request=0.25)
     assert step_time(a_batch(), slow) == 2 * step_time(a_batch(), fast)
+
+
+def test_what_was_measured_is_looked_up(step_time: Any) -> None:
+    """Measured at 4, 8 and 16 tokens: 1, 3 and 4 s more; on lines between them, and on the last one beyond."""
+    engine = an_engine(num_knots=3, flops_per_token=0.0)
+    engine.knot_tokens[:3], engine.knot_s[:3] = (4, 8, 16), (1, 3, 4)
+    for tokens, more in ((4, 1), (5, 1.5), (8, 3), (12, 3.5), (16, 4), (32, 6)):
+        assert step_time(a_batch(tokens, requests=tokens), engine) == 50 + more
+
+
+def test_a_step_with_prompt_tokens_has_a_least_time(step_time: Any) -> None:
+    assert step_time(a_batch(requests=4), an_engine(launch_s=99.0)) == 99
+    assert step_time(a_batch(requests=4), an_engine(launch_s=60.0)) == 70
+    assert step_time(a_batch(requests=10), an_engine(launch_s=99.0)) == 70
