@@ -15,7 +15,7 @@ class Served:
 
     name: str  # group/gpu/model/tp/workload/rate
     group: str
-    model: str  # of the catalogue; "" where it has none
+    model: str  # of the catalogue, or of `own`; "" where it has none
     gpu: str
     tensor_parallel_size: int
     quantization: str | None
@@ -30,6 +30,9 @@ class Served:
     real: Measures = field(default_factory=Measures)
     max_concurrency: int = 0  # requests that the client had in flight at most; 0 = no limit
     shortest_share: float = 1.0  # lengths are spread evenly from this share of those above to them
+    own: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # its model and gpu, where they are spelled out and not of the catalogue
     problem: str = ""  # why it cannot be simulated
 
 

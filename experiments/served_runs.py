@@ -77,8 +77,8 @@ def experiment_of(served: Served, calibration: str, distinct_prompts: int, seed:
         traffic["prefixes"] = {"num": distinct_prompts, "tokens": served.num_prompt_tokens, "zipf": 0.0}
     pool = {
         "name": "main",
-        "model": served.model,
-        "gpu": served.gpu,
+        "model": served.own.get("model", served.model),
+        "gpu": served.own.get("gpu", served.gpu),
         "replicas": {"kind": "surrogate", "calibration": calibration, **engine_options(served)[0]},
         "autoscaler": {"kind": "fixed", "replicas": 1},
     }
