@@ -15,7 +15,7 @@ class Served:
 
     name: str  # group/gpu/model/tp/workload/rate
     group: str
-    model: str  # of the catalogue; "" where it has none
+    model: str  # of the catalogue, or of `own`; "" where it has none
     gpu: str
     tensor_parallel_size: int
     quantization: str | None
@@ -31,6 +31,7 @@ class Served:
     max_concurrency: int = 0  # requests that the client had in flight at most; 0 = no limit
     shortest_share: float = 1.0  # lengths are spread evenly from this share of those above to them
     front_end_s: float = 0.0  # for each request in the API server; of those sent at once, before the engine gets the first
+    own: Mapping[str, Any] = field(default_factory=dict)  # its model and gpu, spelled out where the catalogue has none
     problem: str = ""  # why it cannot be simulated
 
 

@@ -12,6 +12,7 @@ from experiments.served import Served
 from experiments.served_engines import DTYPES, arguments_of, gpu_of, model_of, version_of
 from experiments.served_reports import rows_of
 from experiments.served_silicon import read_silicon
+from replicas import catalog
 from sim.errors import TraceError
 
 SERVED_SHARE = 0.95
@@ -64,7 +65,8 @@ def read_served(path: str | Path) -> list[Served]:
         try:
             one = _served(row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TraceError(f"{path}:{number}: is not a served result ({type(error).__name__}: {error})") from error
+            why = " ".join(str(error).split())
+            raise TraceError(f"{path}:{number}: is not a served result ({type(error).__name__}: {why})") from error
         names[one.name] = names.get(one.name, 0) + 1
         again = f"#{names[one.name]}" if names[one.name] > 1 else ""
         results.append(replace(one, name=one.name + again))
@@ -86,6 +88,9 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _served(row: Mapping[str, Any]) -> Served:
+    own = {key: row[key] for key in ("model", "gpu") if isinstance(row.get(key), Mapping)}
+    names = {key: found(own[key]).name for key, found in (("model", catalog.model), ("gpu", catalog.gpu)) if key in own}
+    row = {**row, **names}
     arguments = arguments_of(row["server_args"])
     dtype, is_bench = str(row["dtype"]).lower(), row["dtype"] == DTYPE_IN_NAME
     if is_bench:
@@ -94,7 +99,7 @@ def _served(row: Mapping[str, Any]) -> Served:
     prompt = (lengths.get("measured_prompt") or {}).get("mean") or lengths.get("total") or lengths.get("mean") or 0
     output = answers.get("requested") or answers.get("p50") or answers.get("mean") or 0  # the mean is of re-encoded text
     rate = row["rate"] if isinstance(row["rate"], int | float) else 0.0
-    model, gpu = model_of(row["model"]), gpu_of(row["gpu"])
+    model, gpu = names.get("model") or model_of(row["model"]), names.get("gpu") or gpu_of(row["gpu"])
     words = str(row["workload"]).split(";")[0].lower().removeprefix("inference-perf shared_prefix ")
     workload = re.sub(r"[^a-z0-9+]+", "-", words).strip("-")
     size = int(arguments.get("tensor_parallel_size") or row["tp"] or 1)
@@ -124,6 +129,7 @@ def _served(row: Mapping[str, Any]) -> Served:
         real=_measures(row),
         max_concurrency=int(limit[1]) if limit else 0,
         front_end_s=TEMPLATE_S if CHAT in row["workload"] and version_of(row["engine_version"]) == PARSES_TEMPLATES else 0.0,
+        own=own,
         problem=_problem(row, model, gpu, rate, prompt * output, dtype),
     )
 

@@ -91,8 +91,8 @@ def experiment_of(
         traffic["prefixes"] = {"num": distinct_prompts, "tokens": served.num_prompt_tokens, "zipf": 0.0}
     pool = {
         "name": "main",
-        "model": served.model,
-        "gpu": served.gpu,
+        "model": served.own.get("model", served.model),
+        "gpu": served.own.get("gpu", served.gpu),
         "replicas": {
             "kind": "surrogate",
             "calibration": calibration,

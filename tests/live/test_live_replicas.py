@@ -207,9 +207,9 @@ def test_a_prompt_that_vllm_refuses_is_one_line() -> None:
 def test_the_bench_runs_the_shape_that_is_asked(shape: tuple[int, int, int, int]) -> None:
     live = start(num_gpu_blocks=64)
     bench = Bench(live)
-    for _ in range(3):
-        parts = bench.measure(*shape)
-        assert min(parts) > 0
-        assert parts.device_s > 5 * parts.schedule_s  # planning is a tenth of a millisecond, the model some of them
+    measured = np.array([bench.measure(*shape) for _ in range(5)])
+    assert (measured > 0).all()
+    device_s, schedule_s, *_ = measured.min(axis=0)  # the least: what else runs here only ever adds
+    assert device_s > 5 * schedule_s  # planning is a tenth of a millisecond, the model some of them
     assert live.count_blocks() == (0, 63)
     live.shut_down()

@@ -14,6 +14,7 @@ from experiments.served import Served, choose
 from experiments.served_repeats import repeats
 from experiments.served_rows import TEMPLATE_S, read_served
 from experiments.served_runs import Outcome, engine_options, experiment_of, simulate
+from replicas import catalog
 from sim.errors import TraceError
 from tests.shared import shared
 from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
@@ -152,6 +153,23 @@ def indexed(folder: Path, report: Any, **about: Any) -> Any:
     (folder / "report.json").write_text(report if isinstance(report, str) else json.dumps(report))
     (folder / "index.yaml").write_text(yaml.safe_dump({"about": {**ABOUT, **about}, "reports": ["report.json"]}))
     return read_served(folder / "index.yaml")[0]
+
+
+def test_a_model_and_a_gpu_that_the_catalogue_has_not_are_spelled_out(tmp_path: Path) -> None:
+    report = {"request_rate": 4.0, "completed": 10, "num_prompts": 10, "total_input_tokens": 600, "total_output_tokens": 210,
+              "request_throughput": 3.97, "mean_ttft_ms": 20.0, "mean_tpot_ms": 5.0, "mean_e2el_ms": 120.0}  # fmt: skip
+    model = {"name": "mine", "layers": 2, "hidden": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "intermediate": 128,
+             "vocab": 1000, "num_params": 137_000, "max_model_len": 1024}  # fmt: skip
+    gpu = {"name": "ours", "bf16_flops_per_s": 1e14, "memory_bytes": 8e9, "bytes_per_s": 1e12, "link_bytes_per_s": 1e10}
+    one = indexed(tmp_path, report, model=model, gpu=gpu)
+    assert (one.model, one.gpu, one.problem) == ("mine", "ours", "")
+    write_gpu(of_a_gpu().model_copy(update={"gpu": catalog.gpu(gpu)}), tmp_path / "gpu.yaml")
+    (pool,) = experiment_of(one, str(tmp_path / "gpu.yaml"), 45).pools
+    assert (pool.model.layers, pool.gpu.bytes_per_s) == (2, 1e12)
+    del model["layers"]
+    with pytest.raises(TraceError, match=r"index\.yaml:1: is not a served result .*layers") as error:
+        indexed(tmp_path, report, model=model, gpu=gpu)
+    assert "\n" not in str(error.value)
 
 
 def test_vllm_bench_serve(tmp_path: Path) -> None:
