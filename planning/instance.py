@@ -9,6 +9,7 @@ import numpy as np
 from planning.steps import decode_step_s, equal_requests, prefill_s
 from replicas.catalog import Gpu, Model
 from replicas.roofline import NETWORK_BYTES_PER_S
+from replicas.step_time import is_outside_range
 from replicas.surrogate import Surrogate
 from sim.checks import check_positive, check_share
 
@@ -104,6 +105,11 @@ class Instance:
         part = -(-num_requests // (self.num_stages * self.expert_parallel_size))
         step_s = self.num_stages * decode_step_s(self.engine, part, context_tokens) + self._hops_s(part)
         return max(step_s, self.exchange_s(part))
+
+    def is_extrapolated(self, num_requests: int, new_tokens: float, cached_tokens: float) -> bool:
+        """Tells whether a step of equal requests is larger than all that the engine was calibrated on."""
+        part = -(-num_requests // (self.num_stages * self.expert_parallel_size))
+        return bool(is_outside_range(equal_requests(part, round(new_tokens), round(cached_tokens)), self.engine))
 
     def prefill_s(self, prompt_tokens: float, cached_tokens: float = 0) -> float:
         """Returns the seconds from the start of a prompt to its first token."""

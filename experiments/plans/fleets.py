@@ -40,6 +40,17 @@ class Fleet:
     bound: Capacity | None = None  # the most that a shared instance could do if every step did the mean step's work
 
     @property
+    def extrapolated(self) -> list[str]:
+        """Its steps that are larger than any that its calibration was fitted on, in words."""
+        demand = self.demand
+        found = []
+        if self.layout.batch and self.instance.is_extrapolated(self.layout.batch, 1, demand.context_tokens - 1):
+            found.append(f"{self.layout.batch:,} decodes on {demand.context_tokens:,.0f} tokens each")
+        if self.prefill.is_extrapolated(1, demand.prompt_tokens - demand.cached_tokens, demand.cached_tokens):
+            found.append(f"a prompt of {demand.prompt_tokens:,.0f} tokens")
+        return found
+
+    @property
     def num_gpus(self) -> int:
         """All GPUs."""
         return sum(pool.num_gpus for pool in self.pools)

@@ -25,6 +25,12 @@ def fleets(outcome: Outcome) -> Section:
         [Table(head, rows, chosen=0)],
         notes=[
             *(f"The model runs on no layout of {name}; see below." for name in unable),
+            *(
+                f"{fleet.name}, {fleet.arrangement}: its calibration was fitted on smaller steps than "
+                f"{' and '.join(fleet.extrapolated)}; their times are extrapolated."
+                for fleet in outcome.alternatives
+                if fleet.extrapolated
+            ),
             f"How dollars are allotted: {'; '.join(rules)}.",
             *_prices(outcome),
         ],

@@ -18,6 +18,8 @@ from experiments.plans.demand import measured
 from experiments.plans.fleets import base_case, candidates_of, option
 from experiments.plans.min_gpus import fewest, search
 from experiments.plans.outcome import Outcome, worked_out
+from experiments.plans.page import as_text
+from experiments.plans.report import page
 from experiments.plans.run import document
 from experiments.plans.simulated import simulated
 from experiments.plans.trial import Ran, arrivals_of, separate, shared
@@ -342,6 +344,17 @@ CALIBRATED = {
     },
     "slo": {"ttft_s": {"p99": 2.0}, "tpot_s": {"p90": 0.2}},
 }  # fmt: skip
+
+
+def test_a_plan_says_which_steps_its_calibration_has_not_seen(tmp_path: Path) -> None:
+    """The sweep has batches of up to 32: 16 are among them, 64 are not."""
+    small, large = (
+        worked_out(load(written(tmp_path, **(CALIBRATED | {"replicas": replicas}), prefill_mfu=None))[0].experiment)
+        for replicas in (CALIBRATED["replicas"], CALIBRATED["replicas"] | {"max_num_seqs": 64})
+    )
+    assert not any(fleet.extrapolated for fleet in small.alternatives)
+    assert [fleet.extrapolated for fleet in large.alternatives] == [["64 decodes on 115 tokens each"]] * 2
+    assert "was fitted on smaller steps than 64 decodes on 115 tokens each" in " ".join(as_text(page(large)).split())
 
 
 def test_a_measured_engine_is_planned_with_its_measured_steps(tmp_path: Path) -> None:
