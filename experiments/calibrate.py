@@ -25,6 +25,7 @@ from replicas.calibration.mixture import mixture_of
 from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
 from replicas.links import Links, links_of
+from replicas.memory import BF16_BYTES
 from replicas.vllm_defaults import largest_graph_tokens
 from sim.errors import ConfigError
 
@@ -136,6 +137,7 @@ def _recorded(config: Calibrate) -> _Material:
     recordings = find(config.recordings, config.include, "_steps")
     steps = _in_a_row([recording.steps for recording in recordings], 2 * (config.drift_window_s or 0.0))
     metas = [recording.meta for recording in recordings]
+    _refuse_milliseconds(config, steps)
     return _Material(
         steps=steps,
         kv_cache=_kv_cache(metas),
@@ -144,6 +146,18 @@ def _recorded(config: Calibrate) -> _Material:
         max_graph_tokens=max(recording.max_graph_tokens(config.gpu) for recording in recordings),
         warnings=[],
     )
+
+
+def _refuse_milliseconds(config: Calibrate, steps: pd.DataFrame) -> None:
+    """Raises ConfigError if steps take a second and hundreds of times what reading the weights takes: no engine's do."""
+    median_s = float(steps["device_s"].median())
+    bytes_per_s = config.tensor_parallel_size * config.gpu.bytes_per_s
+    reading_s = config.model.num_active_params * (1.0 if config.dtype == "fp8" else BF16_BYTES) / bytes_per_s
+    if median_s > 1.0 and median_s > 300 * reading_s:
+        raise ConfigError(
+            f"{config.recordings}: the median step takes {median_s:,.3g} s on the device, where reading the weights takes "
+            f"{reading_s:.2g} s; times must be in seconds, and these look like milliseconds"
+        )
 
 
 def _in_a_row(tables: Sequence[pd.DataFrame], gap_s: float) -> pd.DataFrame:

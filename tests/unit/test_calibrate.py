@@ -104,6 +104,13 @@ def test_an_unknown_kind_of_config_is_told_with_the_nearest(tmp_path: Path) -> N
         run(path, out=tmp_path, progress=False)
 
 
+def test_recorded_milliseconds_are_refused(tmp_path: Path) -> None:
+    """Steps of some 20 ms, as 20 s, where an H100 reads the weights in 5 ms."""
+    record(tmp_path, "some", some_requests(10), slowness=lambda at_s: 1000.0)
+    with pytest.raises(ConfigError, match=r"the median step takes .* s on the device, where reading .*look like milliseconds"):
+        run(config(tmp_path, recordings=str(tmp_path)), out=tmp_path, progress=False)
+
+
 def test_too_few_recorded_steps_are_refused(tmp_path: Path) -> None:
     record(tmp_path, "short", [(0.0, [*range(10)], 3)])
     with pytest.raises(ConfigError, match="cannot fit: 3 steps are too few for 7 coefficients"):

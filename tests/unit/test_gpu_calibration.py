@@ -180,6 +180,47 @@ def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: P
     assert set(found.given) == {*Efficiencies.model_fields} - {*FREE}
 
 
+def guidellm_report(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What GuideLLM would have written of these results: latencies of requests in s, the others in ms."""
+
+    def of(values: dict[str, float]) -> dict[str, Any]:
+        return {"successful": {"mean": values["mean"], "percentiles": {"p90": values["p90"]}}}
+
+    benchmarks = []
+    for one in rows:
+        lengths = {"prompt_token_count": one["in_len"]["mean"], "output_token_count": one["out_len"]["requested"]}
+        metrics = {name: {"successful": {"mean": value}} for name, value in lengths.items()}
+        metrics["requests_per_second"] = {"successful": {"mean": one["rate"]}}
+        metrics["time_to_first_token_ms"] = of(one["ttft_ms"])
+        metrics["request_latency"] = of({name: ms / 1e3 for name, ms in one["e2e_ms"].items()})
+        metrics["request_totals"] = {"successful": one["num_prompts"]}
+        benchmarks.append({"config": {"strategy": {"type_": "constant", "rate": one["rate"]}}, "metrics": metrics})
+    return {"benchmarks": benchmarks}
+
+
+def test_known_coefficients_are_found_from_a_report_of_guidellm(tmp_path: Path) -> None:
+    rows = [row(2.0), row(8.0)]
+    served_by(of_a_gpu(), tmp_path, rows)
+    (tmp_path / "report.json").write_text(json.dumps(guidellm_report(rows)))
+    about = {
+        "model": rows[0]["model"],
+        "gpu": rows[0]["gpu"],
+        "tp": 1,
+        "engine_version": "0.15.0",
+        "server_args": {"max_num_seqs": 128},
+    }
+    (tmp_path / "index.yaml").write_text(yaml.safe_dump({"about": about, "reports": ["report.json"]}))
+    free = ["bandwidth_efficiency", "client_s"]
+    start = {**TRUE, "bandwidth_efficiency": 0.65, "client_s": 2e-3}
+    config = {"kind": "calibrate_gpu", "gpu": "h100-sxm", "served": str(tmp_path / "index.yaml"), "start": start, "free": free}
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config))
+    run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
+    found = read_any(tmp_path / "fit" / "calibration.yaml")
+    assert isinstance(found, GpuCalibration)
+    for name in free:  # the report repeats exactly; within a hundredth is where the fit ends
+        assert getattr(found.efficiencies, name) == pytest.approx(TRUE[name], rel=0.01), name
+
+
 def test_results_of_an_engine_of_the_form_are_simulated_without_error(tmp_path: Path) -> None:
     served = served_by(of_a_gpu(), tmp_path, [row(2.0), row(20.0, quality="C: overload"), row(8.0, gpu="A100 80GB")])
     config = {"kind": "validate", "recordings": str(served), "calibration": str(tmp_path / "truth.yaml")}
