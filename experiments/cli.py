@@ -9,12 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from experiments.kinds import nearest
+from experiments.settings.kinds import nearest
 from sim.errors import ConfigError, EngineError, TraceError
 
 if TYPE_CHECKING:
-    from experiments.loading import RunConfig
     from experiments.running import Outcome
+    from experiments.settings.loading import RunConfig
 
 OK, FAILED, USERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -115,7 +115,7 @@ def load_all(paths: Sequence[str], options: argparse.Namespace) -> list["RunConf
     Raises:
         ConfigError: with the mistakes of all of them.
     """
-    from experiments.loading import load
+    from experiments.settings.loading import load
 
     runs, mistakes = [], []
     for path in dict.fromkeys(paths):

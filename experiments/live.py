@@ -12,9 +12,9 @@ import pandas as pd
 from tqdm import tqdm
 
 import routers
-from experiments.config import Experiment, Pool
-from experiments.gateway import OPEN
-from experiments.step_trace import StepWriter
+from experiments.results.step_trace import StepWriter
+from experiments.settings.experiment import Experiment, Pool
+from experiments.settings.gateway import OPEN
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
 from replicas.live.kinds import LIVE

@@ -17,7 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 
-from experiments.timeline import ALL
+from experiments.results.timeline import ALL
 
 MAX_RUNS = 4
 """Runs that fit side by side."""

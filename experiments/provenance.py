@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.loading import RunConfig
+    from experiments.settings.loading import RunConfig
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "planning", "experiments")

@@ -7,8 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.config import Experiment, Pool
-from experiments.step_trace import StepTrace
+from experiments.results.step_trace import StepTrace
+from experiments.settings.experiment import Experiment, Pool
 from replicas.calibration.gpu import read_for
 from replicas.calibration.online import SETTLING_STEPS, OnlineCalibration
 from replicas.calibration.steps import batch_of

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.kinds import OUTSIDE
+from experiments.settings.kinds import OUTSIDE
+from experiments.settings.wording import shown
 from experiments.tasks import TASKS
-from experiments.wording import shown
 
 Node = dict[str, Any]
 

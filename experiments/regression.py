@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.report import experiment_folder
-from experiments.summary_table import METRICS
-from experiments.tables import write_json
+from experiments.results.summary_table import METRICS
+from experiments.results.tables import write_json
 from sim.errors import ConfigError
 
 TOLERANCE = {"relative": 0.02, "spreads": 3.0, "absolute_s": 1e-4}

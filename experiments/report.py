@@ -11,8 +11,8 @@ import pandas as pd
 import yaml
 
 from experiments import plots, replications
-from experiments.summary_table import METRICS
-from experiments.timeline import ALL
+from experiments.results.summary_table import METRICS
+from experiments.results.timeline import ALL
 
 Summary = dict[str, Any]
 _ABSENT = "-"

@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from experiments import live, provenance
 from experiments.calibrated import calibration_used, extrapolated
-from experiments.config import Experiment
-from experiments.loading import RunConfig
-from experiments.results import PoolInfo, RunWriter
-from experiments.tables import write_json
+from experiments.results.tables import write_json
+from experiments.results.writer import PoolInfo, RunWriter
+from experiments.settings.experiment import Experiment
+from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
 from sim.errors import EngineError

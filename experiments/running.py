@@ -17,10 +17,10 @@ from typing import Any
 import pandas as pd
 from tqdm import tqdm
 
-from experiments.config import Experiment, Study
-from experiments.kinds import EXTERNAL
-from experiments.loading import RunConfig, load
 from experiments.provenance import source_hash
+from experiments.settings.experiment import Experiment, Study
+from experiments.settings.kinds import EXTERNAL
+from experiments.settings.loading import RunConfig, load
 from experiments.tasks import TASKS, runner_of
 from replicas.calibration.file import located
 from replicas.live.kinds import LIVE

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from experiments.calibrate_config import Calibrate
-from experiments.calibrate_gpu_config import CalibrateGpu
-from experiments.config import Experiment, Study
+from experiments.calibrations.config import Calibrate
+from experiments.calibrations.gpu_config import CalibrateGpu
 from experiments.plans.config import Plan
-from experiments.validate_config import Validate
+from experiments.settings.experiment import Experiment, Study
+from experiments.validations.config import Validate
 
 
 class Task(NamedTuple):
@@ -23,9 +23,9 @@ class Task(NamedTuple):
 TASKS = {
     "simulate": Task(Experiment, "experiments.runner", "experiments.report", "summary"),
     "plan": Task(Plan, "experiments.plans.run", "experiments.plans.run", "pools"),
-    "calibrate": Task(Calibrate, "experiments.calibrate", "experiments.calibrate"),
-    "calibrate_gpu": Task(CalibrateGpu, "experiments.calibrate_gpu", "experiments.calibrate_gpu"),
-    "validate": Task(Validate, "experiments.validate", "experiments.validate"),
+    "calibrate": Task(Calibrate, "experiments.calibrations.run", "experiments.calibrations.run"),
+    "calibrate_gpu": Task(CalibrateGpu, "experiments.calibrations.gpu", "experiments.calibrations.gpu"),
+    "validate": Task(Validate, "experiments.validations.run", "experiments.validations.run"),
 }
 """What `kind` can be."""
 

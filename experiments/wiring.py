@@ -5,10 +5,10 @@ from typing import Any
 
 import routers
 from autoscalers import Controller
-from experiments.config import Experiment, RequestKind
-from experiments.config import Pool as PoolConfig
-from experiments.gateway import Gateway
 from experiments.live import start_engines
+from experiments.settings.experiment import Experiment, RequestKind
+from experiments.settings.experiment import Pool as PoolConfig
+from experiments.settings.gateway import Gateway
 from replicas.capacity import Capacity, capacity
 from replicas.live.plane import LivePlane
 from replicas.plane import DataPlane

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import PoolInfo, RunWriter
+from experiments.results.writer import PoolInfo, RunWriter
 from sim.metrics import NUM_ITL_BINS, itl_bin
 from sim.records import FINISHED, NEVER, NONE, REQUEST, records
 

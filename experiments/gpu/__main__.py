@@ -23,10 +23,10 @@ import pandas as pd
 import yaml
 
 from experiments.cli import main as run_command
-from experiments.config import Experiment, Pool
-from experiments.loading import load
-from experiments.recordings import Recording
-from experiments.replay import traffic_of
+from experiments.recorded.recordings import Recording
+from experiments.recorded.replay import traffic_of
+from experiments.settings.experiment import Experiment, Pool
+from experiments.settings.loading import load
 from replicas.capacity import capacity
 from replicas.live.config import Vllm
 from replicas.live.record import record

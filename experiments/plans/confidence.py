@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from experiments.config import Targets
 from experiments.plans.trial import Ran
+from experiments.settings.experiment import Targets
 
 
 class Target(NamedTuple):

@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.config import REPLICAS, TRAFFIC, Study, Targets
-from experiments.fields import Catalogued
-from experiments.router import ROUTER, Router
+from experiments.settings.experiment import REPLICAS, TRAFFIC, Study, Targets
+from experiments.settings.fields import Catalogued
+from experiments.settings.router import ROUTER, Router
 from planning.published import PublishedFleet
 from replicas import catalog
 from replicas.catalog import Gpu, Model

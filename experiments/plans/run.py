@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments import provenance
-from experiments.loading import RunConfig
 from experiments.plans import plots, report, tables
 from experiments.plans.config import Plan
 from experiments.plans.fleets import Fleet, candidates_of
 from experiments.plans.outcome import Outcome, worked_out
 from experiments.plans.page import as_html, as_text
 from experiments.plans.simulated import simulated
-from experiments.tables import write_json
+from experiments.results.tables import write_json
+from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 
 Rows = list[dict[str, Any]]

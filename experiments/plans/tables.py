@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from experiments.tables import Column, write_rows
+from experiments.results.tables import Column, write_rows
 
 _TEXT, _WHOLE, _REAL = pa.string(), pa.int64(), pa.float64()
 

@@ -9,7 +9,7 @@ import routers
 from experiments.plans.config import Plan
 from experiments.plans.demand import Traffic
 from experiments.plans.fleets import Fleet
-from experiments.router import Router
+from experiments.settings.router import Router
 from planning.instance import Instance
 from planning.kv import kv_transfer_s
 from planning.layouts import Layout

@@ -70,7 +70,7 @@ def days(num_days: int) -> list[str]:
 
 
 FIRST_EVENT = """
-from experiments.loading import load
+from experiments.settings.loading import load
 from experiments.wiring import Wiring
 from tests.fleets import Kept
 wiring = Wiring(load("configs/opening_question.yaml")[0].experiment, Kept(), print)
@@ -123,7 +123,7 @@ def data_plane() -> list[str]:
 
 MOONCAKE = """
 import sys, time
-from experiments.loading import load
+from experiments.settings.loading import load
 from experiments.wiring import Wiring
 from tests.fleets import Kept
 best = []

@@ -14,9 +14,9 @@ import pytest
 
 from experiments import run
 from experiments.cli import main
-from experiments.loading import RunConfig, load
 from experiments.regression import TOLERANCE, check, write_baseline
 from experiments.running import Result
+from experiments.settings.loading import RunConfig, load
 from tests.estimates import Estimate
 from tests.regression import SCENARIOS, baseline_of
 from tests.regression.__main__ import main as regenerate

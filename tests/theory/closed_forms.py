@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.config import ROUTER
 from experiments.plans.trial import simulate
+from experiments.settings.experiment import ROUTER
 from planning.balance import mixed_at, mixed_capacity
 from planning.instance import Instance
 from replicas.capacity import capacity

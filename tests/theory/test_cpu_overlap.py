@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from experiments.loading import load
+from experiments.settings.loading import load
 from experiments.wiring import Wiring
 from sim.metrics import tpot_s, ttft_s
 from tests.fleets import Kept, arrivals, run

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Experiment
-from experiments.llmservingsim import find_runs
-from experiments.replay import engine_options, simulation_of
+from experiments.recorded.llmservingsim import find_runs
+from experiments.recorded.replay import engine_options, simulation_of
+from experiments.settings.experiment import Experiment
 from replicas.calibration.file import write
 from sim.errors import TraceError
 from tests.shared import shared

@@ -12,8 +12,8 @@ import pytest
 
 from experiments import run, runner
 from experiments.cli import main
-from experiments.loading import load
 from experiments.running import folder_of, is_complete
+from experiments.settings.loading import load
 from sim.errors import ConfigError, TraceError
 
 CONFIG = """

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
-from experiments.kinds import KindOf
-from experiments.loading import load
-from experiments.mistakes import mistakes_in
+from experiments.settings.kinds import KindOf
+from experiments.settings.loading import load
+from experiments.settings.mistakes import mistakes_in
 from sim.errors import ConfigError
 from sim.params import Params
 

@@ -10,7 +10,7 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from experiments.loading import load
+from experiments.settings.loading import load
 from replicas.calibration.file import write
 from sim.errors import ConfigError
 from tests.unit.test_calibrated import a_calibration

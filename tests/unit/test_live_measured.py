@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.calibrate_config import Calibrate
+from experiments.calibrations.config import Calibrate
 from replicas.calibration.fit import fit
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import worth_measuring
@@ -12,7 +12,7 @@ from tests.unit.test_live_shadow import CONFIG
 
 
 def measured(**options: object) -> MeasuredVllm:
-    from experiments.loading import load
+    from experiments.settings.loading import load
 
     (run,) = load(CONFIG, ["sweep=null", "pools.main.replicas.kind=surrogate"])
     pool = run.experiment.pools[0]  # type: ignore[union-attr]

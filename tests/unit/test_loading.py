@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.loading import RunConfig, load
+from experiments.settings.loading import RunConfig, load
 from sim.errors import ConfigError
 
 CONFIG = """
@@ -168,7 +168,7 @@ def test_the_hash_is_the_same_in_any_process_and_for_any_order_of_keys(config: A
     shuffled = tmp_path / "shuffled"
     shuffled.mkdir()
     (shuffled / "day.yaml").write_text("\n".join([*lines[5:], *lines[:5]]))
-    script = f"from experiments.loading import load; print(load({str(path)!r})[0].hash)"
+    script = f"from experiments.settings.loading import load; print(load({str(path)!r})[0].hash)"
     hashes = {load(path)[0].hash, load(shuffled / "day.yaml")[0].hash}
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}

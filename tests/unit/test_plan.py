@@ -12,7 +12,6 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from experiments.loading import load
 from experiments.plans.confidence import judged, lower_bound, share_within, targets_of
 from experiments.plans.demand import measured
 from experiments.plans.fleets import base_case, candidates_of, option
@@ -23,6 +22,7 @@ from experiments.plans.report import page
 from experiments.plans.run import document
 from experiments.plans.simulated import simulated
 from experiments.plans.trial import Ran, arrivals_of, separate, shared
+from experiments.settings.loading import load
 from sim.errors import ConfigError
 from tests.shared import shared as shared_file
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from experiments import provenance, run
-from experiments.loading import load
+from experiments.settings.loading import load
 from replicas.integrity import recount
 from tests.fleets import arrivals, engine
 from tests.fleets import run as run_fleet

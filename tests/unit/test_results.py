@@ -7,9 +7,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from experiments import costs, request_table, results, summary_table, timeline
-from experiments.results import PoolInfo
-from experiments.tables import Column
+from experiments.results import costs, request_table, summary_table, timeline
+from experiments.results import writer as results
+from experiments.results.tables import Column
+from experiments.results.writer import PoolInfo
 from sim.records import FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
 from tests import synthetic
 

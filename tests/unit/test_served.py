@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from experiments.errors import Measures
-from experiments.served import Served, choose
-from experiments.served_repeats import repeats
-from experiments.served_rows import TEMPLATE_S, read_served
-from experiments.served_runs import Outcome, engine_options, experiment_of, simulate
+from experiments.served.repeats import repeats
+from experiments.served.results import Served, choose
+from experiments.served.rows import TEMPLATE_S, read_served
+from experiments.served.simulated import Outcome, engine_options, experiment_of, simulate
+from experiments.validations.errors import Measures
 from replicas import catalog
 from sim.errors import TraceError
 from tests.shared import shared

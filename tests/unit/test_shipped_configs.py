@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments import run
-from experiments.loading import load
+from experiments.settings.loading import load
 from tests.shared import shared
 
 ROOT = Path(__file__).parents[2]

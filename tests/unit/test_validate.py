@@ -13,7 +13,7 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from experiments.errors import Measures, errors, spread_between
+from experiments.validations.errors import Measures, errors, spread_between
 from sim.errors import ConfigError, TraceError
 from tests.recordings import record, some_requests
 from tests.shared import shared

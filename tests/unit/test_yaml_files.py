@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.yaml_files import parse_yaml, read_config
+from experiments.settings.yaml_files import parse_yaml, read_config
 from sim.errors import ConfigError
 
 

@@ -1,0 +1,215 @@
+"""Runs `kind: calibrate_gpu`: served results in, what engines reach of the GPU's peaks out."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from experiments import provenance
+from experiments.calibrations.gpu_config import CalibrateGpu
+from experiments.results.tables import write_json
+from experiments.served.results import Served, choose
+from experiments.served.rows import read_served
+from experiments.served.simulated import Outcome, simulate
+from experiments.settings.loading import RunConfig
+from experiments.whole_folder import whole_folder
+from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
+from replicas.calibration.file import FittedRange
+from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
+from replicas.calibration.kernel_tables import read_kernel_times
+from replicas.calibration.kernel_times import KernelTimes
+from sim.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+FILE = "calibration.yaml"
+
+FITTED = (("ttft_s", 0.5), ("tpot_s", 1.0))
+"""Metrics that are fitted, by their means, and their weights: targets for TTFT are twice as wide as those for TPOT. E2E
+follows from both."""
+
+OUTLIER = 0.05
+"""Relative error from which on a result counts less and less (soft L1): means with stalls of the machine in them."""
+
+STEP = 0.02
+"""Relative step of the finite differences: above the ripple that whole steps of an engine put on a mean."""
+
+LIMITS = dict.fromkeys(
+    ("flops_efficiency", "bandwidth_efficiency", "kv_bandwidth_efficiency", "link_efficiency", "serial_share"), 1.0
+)
+
+
+def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
+    """Fits the coefficients and leaves `calibration.yaml`, `results.txt` and `manifest.json` in `folder`.
+
+    Raises:
+        ConfigError: nothing to fit, or fewer results than coefficients.
+        TraceError: the served results are wrong.
+    """
+    config = run.experiment
+    assert isinstance(config, CalibrateGpu), "only fits to served results come here"
+    started = time.perf_counter()
+    chosen, problems = choose(read_served(config.served), config.include, config.exclude)
+    others = [one.name for one in chosen if one.gpu != config.gpu.name]
+    if others:
+        problems[f"not on {config.gpu.name}"] = others
+    chosen = [one for one in chosen if one.gpu == config.gpu.name]
+    if len(chosen) * len(FITTED) < len(config.free):
+        reasons = "; ".join(f"{len(names)} {problem}" for problem, names in problems.items())
+        raise ConfigError(
+            f"{config.served}: {len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} "
+            f"coefficients{f'; left out: {reasons}' if reasons else ''}"
+        )
+    kernels = kernel_times_of(config)
+    with whole_folder(folder) as partial:
+        (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
+        found, outcomes = fit(config, chosen, kernels, partial / FILE)
+        write_gpu(_calibration(config, found, kernels, chosen, outcomes), partial / FILE)
+        lines = [f"{_counted(len(names))} left out: {problem}" for problem, names in problems.items()]
+        (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
+        write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
+
+
+def fit(
+    config: CalibrateGpu, chosen: Sequence[Served], kernels: KernelTimes | None, scratch: Path
+) -> tuple[Efficiencies, list[Outcome]]:
+    """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
+
+    Args:
+        config: start, free coefficients and the results' prompts.
+        chosen: the served results.
+        kernels: what single kernels take, if that is known.
+        scratch: a file to hold the coefficients that are tried.
+    """
+    start = start_of(config).model_dump()
+    scale = np.array([start[name] or _SMALL[name] for name in config.free])
+    upper = np.array([LIMITS.get(name, np.inf) for name in config.free]) / scale
+
+    def at(point: Floats) -> tuple[Efficiencies, list[Outcome]]:
+        tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
+        write_gpu(_calibration(config, tried, kernels, [], []), scratch)
+        prompts = config.distinct_prompts
+        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed, config.draws) for one in chosen]
+
+    first = np.minimum(np.ones(len(scale)), 0.99 * upper)
+    weights = np.array([_weight(outcome, metric, weight) for outcome in at(first)[1] for metric, weight in FITTED])
+
+    def errors(point: Floats) -> Floats:
+        pairs = zip(chosen, at(point)[1], strict=True)
+        found = [_log_error(one, outcome, metric) for one, outcome in pairs for metric, _ in FITTED]
+        return np.nan_to_num(weights * np.array(found))
+
+    found = least_squares(
+        errors,
+        first,
+        bounds=(1e-6, upper),
+        loss="soft_l1",
+        f_scale=OUTLIER,
+        diff_step=np.full(len(scale), STEP),
+        max_nfev=config.max_rounds,
+    )
+    return at(found.x)
+
+
+def start_of(config: CalibrateGpu) -> Efficiencies:
+    """Returns where the fit starts: `start`, with what kernel tables say in its place.
+
+    Raises:
+        ConfigError: the tables are missing or wrong.
+    """
+    if config.kernels is None:
+        return config.start
+    try:
+        return config.start.model_copy(update=read_efficiencies(config.kernels, config.gpu)._asdict())
+    except KernelError as error:
+        raise ConfigError(f"kernels {error}") from error
+
+
+def kernel_times_of(config: CalibrateGpu) -> KernelTimes | None:
+    """Returns what single kernels take by the config's tables; None without any.
+
+    Raises:
+        ConfigError: the tables are missing or wrong.
+    """
+    if config.kernel_times is None:
+        return None
+    try:
+        return read_kernel_times(config.kernel_times.folder, config.kernel_times.all_reduces)
+    except KernelError as error:
+        raise ConfigError(f"kernel_times {error}") from error
+
+
+_SMALL: Mapping[str, float] = {
+    "link_latency_s": 2e-6,
+    "all_reduce_s": 5e-6,
+    "fixed_s": 1e-3,
+    "mixed_s": 1e-3,
+    "mixed_kv_share": 0.1,
+    "eager_s": 1e-3,
+    "launch_s": 3e-2,
+    "s_per_request": 1e-5,
+    "serial_share": 0.1,
+    "client_s": 1e-3,
+}
+"""What a coefficient is measured in that starts at 0."""
+
+
+def _weight(outcome: Outcome, metric: str, weight: float) -> float:
+    """Of a result whose draws differ widely less: what was served is one draw, and says that much less of step times."""
+    return weight / float(np.hypot(1.0, np.nan_to_num(outcome.draw_spread(metric, "mean")) / OUTLIER))
+
+
+def _log_error(served: Served, outcome: Outcome, metric: str) -> float:
+    """NaN where the result does not have the metric."""
+    return float(np.log(outcome.measures.value(metric, "mean") / served.real.value(metric, "mean")))
+
+
+def _calibration(
+    config: CalibrateGpu,
+    found: Efficiencies,
+    kernels: KernelTimes | None,
+    chosen: Sequence[Served],
+    outcomes: Sequence[Outcome],
+) -> GpuCalibration:
+    largest = np.max([outcome.largest for outcome in outcomes], axis=0).tolist() if outcomes else [np.finfo(float).max] * 4
+    names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
+    models = sorted({f"{one.model} x {one.tensor_parallel_size}" for one in chosen})
+    metrics = " and ".join(metric.removesuffix("_s").upper() for metric, _ in FITTED)
+    return GpuCalibration(
+        engine_version=config.engine_version,
+        gpu=config.gpu,
+        source=f"means of {metrics} of {_counted(len(chosen))} ({', '.join(models)}), fitted by simulating them",
+        fitted_to=[one.name for one in chosen],
+        given=[name for name in Efficiencies.model_fields if name not in (*config.free, *(OF_PEAKS if kernels else ()))],
+        efficiencies=found,
+        kernel_times=kernels,
+        range=FittedRange(**{name: [1.0, value] for name, value in zip(names, largest, strict=True)}),
+    )
+
+
+def _counted(num: int) -> str:
+    return f"{num} served result{'' if num == 1 else 's'}"
+
+
+def _table(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> list[str]:
+    lines = [f"{'fitted':<100}{'TTFT':>8}{'TPOT':>8}{'E2E':>8}"]
+    for one, outcome in zip(chosen, outcomes, strict=True):
+        metrics = ("ttft_s", "tpot_s", "e2e_s")
+        found = [np.expm1(_log_error(one, outcome, metric)) for metric in metrics]
+        cells = "".join(f"{error:>+8.1%}" if np.isfinite(error) else f"{'':>8}" for error in found)
+        lines.append(f"{one.name:<100}{cells}")
+    return lines
+
+
+def print_summary(folders: Sequence[Path]) -> None:
+    """Prints each fit's coefficients, how far off every fitted result is, and where the file is."""
+    for folder in folders:
+        calibration: Any = read_any(folder / FILE)
+        print(f"\n{calibration.gpu.name}: {calibration.source}")
+        for name, value in calibration.efficiencies:
+            print(f"  {name:<24}{value:>12.4g}{'   given' if name in calibration.given else ''}")
+        print(f"\n{(folder / 'results.txt').read_text(encoding='utf-8')}\nfile     {folder / FILE}")

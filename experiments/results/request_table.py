@@ -1,0 +1,100 @@
+"""requests.parquet: one row for every request that arrived, in order of arrival, written in row groups as the run goes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from experiments.results.tables import Column, schema
+from sim.records import REASON_NAMES, STATUS_NAMES
+
+_NAME = pa.dictionary(pa.int8(), pa.string())
+COLUMNS = (
+    Column("id", pa.int64(), "number of the request, in order of arrival", False),
+    Column("class", _NAME, "traffic class", False),
+    Column("pool", _NAME, "pool that got it; null when no pool did"),
+    Column("replica", pa.int32(), "id of its last replica in replicas.parquet"),
+    Column("arrived_at_s", pa.float64(), "instant it arrived at the gateway", False),
+    Column("routed_at_s", pa.float64(), "instant a router sent it to its last replica"),
+    Column("scheduled_at_s", pa.float64(), "instant an engine first scheduled it"),
+    Column("first_token_at_s", pa.float64(), "instant of its first token"),
+    Column("finished_at_s", pa.float64(), "instant it left the system, however it ended"),
+    Column("ttft_s", pa.float64(), "first token - arrival"),
+    Column("tpot_s", pa.float64(), "(E2E - TTFT) / (output tokens - 1); null for one-token outputs"),
+    Column("e2e_s", pa.float64(), "last token - arrival; null unless finished"),
+    Column("queue_s", pa.float64(), "first scheduled - arrival"),
+    Column("num_prompt_tokens", pa.int32(), "prompt tokens", False),
+    Column("num_output_tokens", pa.int32(), "output tokens delivered", False),
+    Column("num_cached_tokens", pa.int32(), "prompt tokens taken from the prefix cache", False),
+    Column("num_preemptions", pa.int32(), "times it lost its KV blocks", False),
+    Column("status", _NAME, "finished, or how else it ended; in_flight = the run ended first", False),
+    Column("reason", _NAME, "why it was rejected or failed; null otherwise"),
+)
+_NAMES = [column.name for column in COLUMNS if column.type == _NAME]
+_WHOLE = [column.name for column in COLUMNS if column.type in (pa.int32(), pa.int64())]
+
+
+class RequestTable:
+    """Appends blocks of requests to requests.parquet, each a row group, and reads columns of it again."""
+
+    def __init__(self, path: Path, classes: Sequence[str], pools: Sequence[str]) -> None:
+        self._path = path
+        self._schema = schema(__doc__ or "", COLUMNS)
+        self._words = {
+            "class": pa.array(classes, pa.string()),
+            "pool": pa.array(pools, pa.string()),
+            "status": pa.array(STATUS_NAMES, pa.string()),
+            "reason": pa.array(REASON_NAMES, pa.string()),
+        }
+        # Random mantissas do not compress: packing the whole numbers saves a fifth, and costs less than writing it would;
+        # statistics on every column would double the time.
+        self._writer = pq.ParquetWriter(
+            path,
+            self._schema,
+            compression="none",
+            use_dictionary=_NAMES,
+            column_encoding=dict.fromkeys(_WHOLE, "DELTA_BINARY_PACKED"),
+            write_statistics=["id", "arrived_at_s"],
+        )
+
+    def append(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Writes one row group.
+
+        Args:
+            columns: every name of COLUMNS -> (n,) values; NaN is null. Names are given as indices, and -1 is null.
+        """
+        arrays = [self._array(column, columns[column.name]) for column in COLUMNS]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._writer.close()
+
+    def read(self, names: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yields the row groups of a closed file again, as `append` took them."""
+        with pq.ParquetFile(self._path, pre_buffer=False) as file:
+            for i in range(file.num_row_groups):
+                group = file.read_row_group(i, columns=list(names), use_threads=False)
+                yield {name: self._values(name, group.column(name)) for name in names}
+
+    def _array(self, column: Column, values: NDArray[Any]) -> pa.Array:
+        if column.type == pa.float64():
+            return pa.array(values, from_pandas=column.is_optional)
+        missing = values < 0 if column.is_optional else None
+        if column.type != _NAME:
+            return pa.array(values.astype(column.type.to_pandas_dtype()), mask=missing)
+        indices = pa.array(values.astype(np.int8), mask=missing)
+        return pa.DictionaryArray.from_arrays(indices, self._words[column.name])
+
+    def _values(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
+        if name in self._words:
+            column = column.combine_chunks()
+            words = self._words[name].to_pylist()
+            place = np.array([words.index(word) for word in column.dictionary.to_pylist()] or [0], dtype=np.int64)
+            indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            return np.where(indices < 0, -1, place[indices])
+        return column.to_numpy()

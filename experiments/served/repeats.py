@@ -1,0 +1,48 @@
+"""How far real runs are apart that ought to be alike: closed loops of the same prompts and concurrency, with other answers."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.served.results import Served
+from experiments.served.simulated import Outcome
+
+ALIKE = 0.1
+"""Two runs count as repeats where their simulated TTFTs are as close: no answer is so long that requests wait for memory."""
+
+
+class Repeats(NamedTuple):
+    """Pairs of runs whose TTFT should be the same but for what a simulation says of their difference."""
+
+    num_pairs: int
+    difference: float  # mean of |ratio of real TTFTs / ratio of simulated ones - 1|
+
+    @property
+    def floor(self) -> float:
+        """Mean error of a model that is right of the mean of many runs; two of them are the root of 2 further apart."""
+        return self.difference / float(np.sqrt(2))
+
+
+def repeats(results: Sequence[Served], outcomes: Sequence[Outcome]) -> Repeats:
+    """Returns how far TTFT means of repeated closed loops are apart.
+
+    Args:
+        results: served results.
+        outcomes: what came of each when simulated, in the same order.
+    """
+    found = []
+    for (one, here), (other, there) in combinations(zip(results, outcomes, strict=True), 2):
+        real, simulated = (
+            np.log(a.value("ttft_s", "mean") / b.value("ttft_s", "mean"))
+            for a, b in ((one.real, other.real), (here.measures, there.measures))
+        )
+        if one.max_concurrency and _engine(one) == _engine(other) and abs(simulated) < ALIKE and np.isfinite(real):
+            found.append(abs(np.expm1(abs(real - simulated))))
+    return Repeats(len(found), float(np.mean(found)) if found else float("nan"))
+
+
+def _engine(served: Served) -> tuple[object, ...]:
+    """What two runs must have in common."""
+    return served.group, served.gpu, served.model, served.tensor_parallel_size, served.max_concurrency, served.num_prompt_tokens

@@ -1,0 +1,182 @@
+"""What an experiment is: the keys of a config file, with their units, ranges, defaults and meanings."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+import autoscalers
+import replicas
+import traces
+from autoscalers import Autoscaler
+from experiments.settings.fields import Catalogued, FolderName, Name, Percentile
+from experiments.settings.gateway import OPEN, Gateway
+from experiments.settings.kinds import KindOf
+from experiments.settings.router import ROUTER, Router
+from replicas import catalog
+from replicas.catalog import Gpu, Model
+from replicas.lifecycle import Lifecycle
+from replicas.surrogate import Surrogate
+from sim.params import Params
+from traces.traffic import Traffic
+
+TRAFFIC = KindOf("traffic", traces.KINDS, Traffic)
+REPLICAS = KindOf("kind of replica", replicas.KINDS, Surrogate)
+AUTOSCALER = KindOf("autoscaler", autoscalers.KINDS, Autoscaler)
+
+
+class Targets(Params):
+    """Service-level objectives of one kind of request: for each metric, percentiles and their limits."""
+
+    ttft_s: dict[Percentile, Annotated[float, Field(gt=0, le=600)]] | None = Field(
+        default=None, description="Limits on the time to first token in seconds, by percentile: {p99: 1.0}"
+    )
+    tpot_s: dict[Percentile, Annotated[float, Field(gt=0, le=10)]] | None = Field(
+        default=None, description="Limits on the time per output token in seconds, by percentile: {p90: 0.05}"
+    )
+    itl_s: dict[Percentile, Annotated[float, Field(gt=0, le=10)]] | None = Field(
+        default=None, description="Limits on the gaps between tokens in seconds, pooled over tokens: {p99: 0.1}"
+    )
+    e2e_s: dict[Percentile, Annotated[float, Field(gt=0, le=86400)]] | None = Field(
+        default=None, description="Limits on the whole request's time in seconds, by percentile: {p99: 30}"
+    )
+
+
+class Slo(Targets):
+    """The targets of all requests, and where a class of requests has its own."""
+
+    classes: dict[str, Targets] = Field(
+        default={}, description="Targets of a request class; a metric given here replaces the one above"
+    )
+
+
+class RequestKind(Params):
+    """What the requests of one class ask of the engine."""
+
+    priority: int = Field(default=0, description="Lower goes first, where an engine's scheduling_policy is priority")
+    lora: str | None = Field(default=None, description="The adapter it uses; null = the base model")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Longest answer its clients allow: shorter ones end by an end-of-sequence token that the engine cannot "
+        "foresee, longer ones are cut; null = they ask for exactly what they get",
+    )
+    grammar_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Structured output: seconds that a replica compiles the grammar for the first such request; 0 = free text",
+    )
+    num_free_tokens: int = Field(
+        default=1, ge=1, description="Structured output: tokens that the grammar leaves open, and then num_forced_tokens follow"
+    )
+    num_forced_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="Structured output: tokens in a row with only one choice, such as the keys of a JSON object",
+    )
+
+
+class Measure(Params):
+    """Which requests the summary counts: those that arrive within a window."""
+
+    start_s: float = Field(default=0.0, ge=0, description="Start of the window, seconds from the start of the run")
+    end_s: float | None = Field(
+        default=None, gt=0, description="End of the window, seconds from the start; null = the end of the run"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.end_s is not None and self.end_s <= self.start_s:
+            raise ValueError(f"end_s must be after start_s, given start_s {self.start_s:g} and end_s {self.end_s:g}")
+        return self
+
+
+class Pool(Params):
+    """Replicas of one kind, scaled together."""
+
+    name: Name = Field(description="The pool's name: in paths, results and pictures")
+    model: Annotated[Model, Catalogued(catalog.model, catalog.models)] = Field(
+        description="The served model: a name of replicas/models.csv such as llama-3.1-70b, or a mapping"
+    )
+    gpu: Annotated[Gpu, Catalogued(catalog.gpu, catalog.gpus)] = Field(
+        description="The GPU: a name of replicas/gpus.csv such as h100-sxm, or a mapping"
+    )
+    replicas: Annotated[Surrogate, REPLICAS] = Field(description="The engine of one replica, in vLLM's words")
+    lifecycle: Lifecycle = Field(
+        default_factory=Lifecycle, description="How long a new replica takes to get ready, and how an old one leaves"
+    )
+    autoscaler: Annotated[Autoscaler, AUTOSCALER] = Field(description="How many replicas there are")
+    price_per_gpu_hour: float | None = Field(
+        default=None, ge=0, description="Dollars per GPU-hour; null = no costs are reported"
+    )
+    replica_requests_per_s: float | None = Field(
+        default=None, gt=0, description="Requests/s that one replica sustains; null = computed from the step time"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.replicas.engine(self.model, self.gpu)  # raises ValueError where the weights leave no room for a cache
+        return self
+
+
+class Study(Params):
+    """What every kind of config has."""
+
+    name: FolderName = Field(description="Name of the experiment and of its result folder; by default the file's")
+    kind: str = Field(description="What is done with the rest")
+    seed: int = Field(default=1, ge=0, description="Seed of everything random")
+    seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, min_length=1, description="Several seeds, one run for each; instead of `seed`"
+    )
+
+    sweep: dict[str, list[Any] | dict[str, Any]] | None = Field(
+        default=None,
+        description="Dotted paths, each with a list of values, or a mapping of names for the runs to values; one run for "
+        "every combination",
+    )
+
+    def describe(self) -> list[str]:
+        """Returns what follows from the config, line by line, for `--dry-run`."""
+        return []
+
+
+class Experiment(Study):
+    """One question to the simulator."""
+
+    kind: Literal["simulate"] = Field(default="simulate", description="What is done with the rest")
+    traffic: Annotated[Traffic, TRAFFIC] = Field(description="Who arrives when, with how many prompt and output tokens")
+    classes: dict[str, RequestKind] = Field(
+        default={}, description="What a class of the traffic asks of the engine: {chat: {priority: 0}, batch: {priority: 1}}"
+    )
+    slo: Slo = Field(default_factory=Slo, description="Targets that goodput and attainment are measured against")
+    gateway: Gateway = Field(default=OPEN, description="Rate limits and admission; by default everything is let in")
+    router: Annotated[Router, ROUTER] = Field(description="Which ready replica gets a request")
+    pools: list[Pool] = Field(min_length=1, description="The fleet")
+    measure: Measure = Field(default_factory=Measure, description="Which requests the summary counts")
+    timeline_interval_s: float = Field(default=60.0, gt=0, description="Seconds that one row of the timeline covers")
+    max_drain_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="Seconds after the last arrival in which requests may still finish; what is left is counted as in flight. "
+        "So long, too, a client that holds requests back (max_concurrency) waits for one to end",
+    )
+
+    def describe(self) -> list[str]:
+        """Returns the traffic in a line, and where the memory of each pool's GPUs goes."""
+        lines = [f"traffic: {self.traffic.describe()}"]
+        for pool in self.pools:
+            lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
+        return lines
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"pools: two pools are named '{twice[0]}'; names must differ")
+        own, limits = ("classes", self.classes), ("gateway.rate_limits", self.gateway.rate_limits)
+        for where, classes in (("slo.classes", self.slo.classes), own, limits):
+            unknown = sorted(set(classes) - set(self.traffic.class_names)) if classes else []
+            if unknown:
+                known = ", ".join(self.traffic.class_names)
+                raise ValueError(f"{where}: the traffic has no class named '{unknown[0]}'; known: {known}")
+        return self

@@ -1,0 +1,103 @@
+"""Reads YAML as users expect it: 1e9 is a number, 14:30 is not, and a key given twice is a mistake."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.settings.kinds import nearest
+from sim.errors import ConfigError
+
+_NUMBERS = {
+    "int": re.compile(r"[-+]?\d[\d_]*$"),
+    "float": re.compile(r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$"),
+}
+"""YAML 1.2's decimal numbers, with underscores. YAML 1.1, PyYAML's own, reads 1e9 as text, 14:30 as 870, 010 as 8."""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the numbers above, dates as text, and unique keys that are words."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        first_lines: dict[str, int] = {}
+        for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a collection"
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            if key_node.tag != "tag:yaml.org,2002:str":
+                raise _at(key_node, f"a key must be a word, given {key}; put it in quotes if you mean it")
+            if key in first_lines:
+                raise _at(key_node, f"key '{key}' is given twice, first in line {first_lines[key]}")
+            first_lines[key] = line
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value.replace("_", ""))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":int", ":float", ":timestamp"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _name, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", _pattern, list("-+.0123456789"))
+
+
+def _at(node: yaml.Node, text: str) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns what `text` says.
+
+    Raises:
+        ConfigError: with line and column.
+
+    >>> parse_yaml("{rate: 1e3, tokens: 10_000, at: 14:30, is_on: true}")
+    {'rate': 1000.0, 'tokens': 10000, 'at': '14:30', 'is_on': True}
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        hint = "; indent with spaces, YAML forbids tabs" if "'\\t'" in str(error.problem) else ""
+        context = f"{error.context}, " if error.context else ""
+        raise ConfigError(f"{place}{context}{error.problem}{hint}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Reads one config file.
+
+    Raises:
+        ConfigError: no such file, not YAML, or not a mapping; one line that starts with the path.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file{_similar_file(path)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    try:
+        data = parse_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(data, dict):
+        given = "an empty file" if data is None else f"a {type(data).__name__}"
+        raise ConfigError(f"{path}: must be a mapping of keys (name, traffic, router, pools, ...), given {given}")
+    return data
+
+
+def _similar_file(path: Path) -> str:
+    folder = path.parent
+    files = sorted(file.name for file in folder.glob("*.y*ml")) if folder.is_dir() else []
+    match = nearest(path.name, files)
+    if match:
+        return f"; did you mean {folder / match}?"
+    return f"; in {folder}: {', '.join(files)}" if files else ""
