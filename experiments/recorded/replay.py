@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from experiments.recorded.recordings import Recording
-from experiments.served.names import OFF_UNLESS_SET, model_of
+from experiments.served.names import model_of, not_simulated
 from experiments.settings.experiment import Experiment
 from experiments.settings.loading import RunConfig
-from experiments.settings.mistakes import mistakes_in
+from experiments.settings.mistakes import validated
 from replicas.calibration.file import Calibration
 from replicas.catalog import models
 from replicas.surrogate import Surrogate
@@ -49,8 +47,7 @@ def engine_options(recording: Recording) -> tuple[dict[str, Any], list[str]]:
     if num_blocks is not None:
         options["num_gpu_blocks"] = num_blocks
     known = {*Surrogate.model_fields, *NOT_SIMULATED, "num_gpu_blocks_override"}
-    unknown = [(name, value) for name, value in arguments.items() if name not in known]
-    return options, [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
+    return options, not_simulated(arguments, known)
 
 
 def simulation_of(
@@ -90,11 +87,7 @@ def simulation_of(
         ],
         "timeline_interval_s": 1.0,
     }
-    try:
-        return RunConfig(Experiment.model_validate_json(json.dumps(document)), str(recording.folder))
-    except ValidationError as error:
-        mistakes = "; ".join(map(str, mistakes_in(Experiment, document, error)))
-        raise TraceError(f"{recording.meta_path}: cannot be simulated: {mistakes}") from error
+    return RunConfig(validated(Experiment, document, str(recording.meta_path)), str(recording.folder))
 
 
 def other_engine(recording: Recording, calibration: Calibration) -> list[str]:

@@ -1,7 +1,7 @@
 """How published results name models, GPUs and engine arguments, and what we call them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from replicas.catalog import gpus, models
@@ -98,6 +98,12 @@ def gpu_of(name: str) -> str:
             if known in gpus():
                 return known
     return ""
+
+
+def not_simulated(arguments: Mapping[str, Any], known: Container[str]) -> list[str]:
+    """Returns the engine's arguments that are not `known`, in words, less those that are off."""
+    unknown = [(name, value) for name, value in arguments.items() if name not in known]
+    return [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
 
 
 def version_of(text: str | None) -> tuple[int, ...]:

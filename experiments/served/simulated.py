@@ -1,20 +1,17 @@
 """Simulates served results: the same rate, mean lengths and engine; and what the simulated users saw."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
-from experiments.served.names import OFF_UNLESS_SET, version_of
+from experiments.served.names import not_simulated, version_of
 from experiments.served.results import Served
 from experiments.settings.experiment import Experiment
-from experiments.settings.mistakes import mistakes_in
+from experiments.settings.mistakes import validated
 from experiments.validations.errors import Measures
 from replicas.surrogate import Surrogate
-from sim.errors import TraceError
 
 WARM_UP = 0.1
 """Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other.
@@ -101,20 +98,15 @@ def experiment_of(
         },
         "autoscaler": {"kind": "fixed", "replicas": 1},
     }
-    document: dict[str, Any] = {
+    document = {
         "name": "served",
         "kind": "simulate",
         "seed": seed,
         "traffic": traffic,
         "router": {"kind": "round_robin"},
+        "pools": [pool],
     }
-    document["pools"] = [pool]
-    try:
-        return Experiment.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        raise TraceError(
-            f"{served.name}: cannot be simulated: {'; '.join(map(str, mistakes_in(Experiment, document, error)))}"
-        ) from error
+    return validated(Experiment, document, served.name)
 
 
 def num_simulated(served: Served) -> int:
@@ -146,8 +138,7 @@ def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
     options |= {"tensor_parallel_size": served.tensor_parallel_size}
     if served.quantization:
         options["quantization"] = served.quantization
-    unknown = [(name, value) for name, value in served.arguments.items() if name not in known and name != "model"]
-    return options, [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
+    return options, not_simulated(served.arguments, {*known, "model"})
 
 
 def simulate(

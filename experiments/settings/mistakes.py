@@ -1,13 +1,17 @@
 """Finds what is wrong with a config, all of it at once, each mistake at its place in the user's file."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from experiments.settings.sections import Path, dotted, step
 from experiments.settings.wording import WANTED, sentence
+from sim.errors import TraceError
+
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,20 @@ def mistakes_in(schema: type[BaseModel], data: Any, error: ValidationError) -> l
         path = _place(data, line["loc"], line["type"])
         found[Mistake(path, dotted(data, path), sentence(schema, data, path, line))] = None
     return sorted(found, key=lambda mistake: _position(data, mistake.path))
+
+
+def validated(schema: type[M], document: Any, where: str) -> M:
+    """Returns what a document says that is no file of the user's, but was made of what `where` names.
+
+    Raises:
+        TraceError: all that is wrong with it, in one line.
+    """
+    try:
+        return schema.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        raise TraceError(
+            f"{where}: cannot be simulated: {'; '.join(map(str, mistakes_in(schema, document, error)))}"
+        ) from error
 
 
 def _position(data: Any, path: Path) -> list[int]:

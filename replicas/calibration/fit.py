@@ -93,7 +93,8 @@ def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: 
     seconds += device_time.measured_at(padded)
     mixed = mixed_kv_tokens(steps)
     seconds += device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
-    return np.maximum(seconds, device_time.launch_s * (mixed > 0))
+    seconds = np.maximum(seconds, device_time.launch_s * (mixed > 0))
+    return seconds + device_time.eager_s * (tokens > max_graph_tokens)
 
 
 def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:

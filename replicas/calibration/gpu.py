@@ -152,11 +152,8 @@ class GpuCalibration(Params):
             s_per_kv_token=s_per_kv_token,
             serial_share=reached.serial_share,
             fixed_s=reached.fixed_s + kernels_s + ring.fixed_s,
-            s_per_request=reached.s_per_request,
             mixed_s=reached.mixed_s,
-            s_per_mixed_kv_token=reached.mixed_kv_share * s_per_kv_token,
-            eager_s=reached.eager_s,
-            launch_s=reached.launch_s,
+            **self._besides(s_per_kv_token),
         )
 
     def _sum_of_kernels(self, model: Model, dtype: str, n: int, kv_element_bytes: float) -> DeviceTime:
@@ -166,19 +163,29 @@ class GpuCalibration(Params):
         step = self.kernel_times.step(model, dtype, n, besides.large_gemm_scale, activations_per_s)
         attention = self.kernel_times.attention_with(kv_element_bytes)
         waits_s = 2 * model.layers * besides.all_reduce_s if n > 1 else 0.0
+        s_per_kv_token = kv_bytes_per_token(model, n, kv_element_bytes) / attention.kv_bytes_per_s
         return DeviceTime(
             s_per_token=0.0,
             s_per_attended_token=4.0 * model.layers * model.heads * model.head_dim / (n * attention.flops_per_s),
             weights_s=step.weights_s,
-            s_per_kv_token=kv_bytes_per_token(model, n, kv_element_bytes) / attention.kv_bytes_per_s,
+            s_per_kv_token=s_per_kv_token,
             serial_share=1.0,
             fixed_s=besides.fixed_s + model.layers * attention.decode_s + waits_s,
-            s_per_request=besides.s_per_request,
             mixed_s=besides.mixed_s + model.layers * max(0.0, attention.prompt_s - attention.decode_s),
-            launch_s=besides.launch_s,
+            **self._besides(s_per_kv_token),
             measured_tokens=step.tokens,
             measured_s=step.s,
         )
+
+    def _besides(self, s_per_kv_token: float) -> dict[str, Any]:
+        """The fields of DeviceTime that do not depend on how kernels are counted."""
+        reached = self.efficiencies
+        return {
+            "s_per_request": reached.s_per_request,
+            "s_per_mixed_kv_token": reached.mixed_kv_share * s_per_kv_token,
+            "eager_s": reached.eager_s,
+            "launch_s": reached.launch_s,
+        }
 
     def _peak(self, is_fp8: bool) -> float:
         return self.gpu.fp8_flops_per_s if is_fp8 and self.gpu.fp8_flops_per_s else self.gpu.bf16_flops_per_s

@@ -4,14 +4,12 @@ from collections import deque
 from collections.abc import Mapping
 from math import exp, inf, log
 
-import numpy as np
 import pandas as pd
 
-from replicas.calibration.device_fit import MAD_TO_STANDARD_DEVIATION, NAMES, device_s
+from replicas.calibration.device_fit import MAD_TO_STANDARD_DEVIATION
 from replicas.calibration.file import Calibration
-from replicas.calibration.fit import Fit, fit
+from replicas.calibration.fit import Fit, fit, predicted_s
 from replicas.calibration.steps import COLUMNS
-from replicas.step_time import padded_tokens
 
 SLACK = 0.5
 """Of the alarm, in standard deviations of a step: half of the shift that it is to find fastest."""
@@ -72,7 +70,6 @@ class OnlineCalibration:
         self.alarms_at_s: list[float] = []  # one for each lasting change
         self.changes: list[tuple[float, float]] = []  # the instant of an alarm, and the scale that was found after it
         self._time, self._mixture = calibration.device_time, calibration.mixture
-        self._values = [getattr(self._time, name) for name in NAMES]
         self._steps: deque[Mapping[str, float]] = deque(maxlen=memory_steps)
         self._log_scale, self._log_reference, self._num_averaged = 0.0, 0.0, 0
         self._is_settled = True
@@ -80,7 +77,8 @@ class OnlineCalibration:
     def observe(self, step: Mapping[str, float]) -> bool:
         """Takes a step in (`replicas.calibration.steps.COLUMNS`) and tells whether it made the alarm go off."""
         self._steps.append(step)
-        log_ratio = log(step["device_s"] / self._said_s(step))
+        said_s = predicted_s(pd.DataFrame([step]), self._time, self.max_graph_tokens, self._mixture)
+        log_ratio = log(step["device_s"] / float(said_s[0]))
         self._average(log_ratio)
         if not self._is_settled and self._num_averaged >= SETTLING_STEPS:
             self._is_settled, self._log_reference = True, self._log_scale
@@ -90,14 +88,6 @@ class OnlineCalibration:
             self._is_settled, self._num_averaged = False, 0
             self.alarms_at_s.append(step["at_s"])
         return is_off
-
-    def _said_s(self, step: Mapping[str, float]) -> float:
-        tokens = np.array([step["num_tokens"]], np.float64)
-        padded = np.array([padded_tokens(int(step["num_tokens"]), self.max_graph_tokens)], np.float64)
-        rest = (step["attended_tokens"], step["kv_tokens"], step["num_requests"])
-        features = np.column_stack([padded, *rest, self._mixture.read(tokens)])
-        links_s = self._time.link_s + padded[0] * self._time.link_s_per_token
-        return float(device_s(features, self._values)[0] + links_s)
 
     def _average(self, log_ratio: float) -> None:
         """Moves the scale: a plain mean at first, an exponential one when the memory is full; outliers are clipped."""
