@@ -156,6 +156,12 @@ def _gaps_s(path: Path) -> Any:
     return np.asarray(gaps)
 
 
+def check_folder(folder: Path) -> None:
+    """Raises TraceError unless there is such a folder of recordings."""
+    if not folder.is_dir():
+        raise TraceError(f"recordings {folder}: no such folder; docs/calibration.md says what it should hold")
+
+
 def find(folder: str | Path, include: Sequence[str], ending: str) -> list[Recording]:
     """Returns the recordings in a folder whose names match, in the order of `include` and then by name.
 
@@ -168,8 +174,7 @@ def find(folder: str | Path, include: Sequence[str], ending: str) -> list[Record
         TraceError: no such folder, or nothing in it matches one of `include`.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise TraceError(f"recordings {folder}: no such folder; docs/calibration.md says what it should hold")
+    check_folder(folder)
     names = sorted({path.name.split(ending)[0] for path in folder.glob(f"*{ending}*")})
     found: dict[str, None] = {}
     for pattern in include:

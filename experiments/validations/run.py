@@ -13,7 +13,7 @@ import pandas as pd
 from experiments import provenance
 from experiments.recorded.drift import course_of, drift_scales, follow
 from experiments.recorded.llmservingsim import find_runs
-from experiments.recorded.recordings import Recording, find
+from experiments.recorded.recordings import Recording, check_folder, find
 from experiments.recorded.replay import engine_options, simulation_of
 from experiments.results.tables import write_json, write_rows
 from experiments.runner import run_one as simulate
@@ -56,6 +56,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         validate_served.run_one(run, folder)
         return
     started = time.perf_counter()
+    check_folder(Path(config.recordings))
     calibration = _calibration_of(config)
     recordings = find_runs(config.recordings, config.include, calibration.model.name) or find(
         config.recordings, config.include, "_requests.csv"

@@ -139,6 +139,10 @@ def test_statistics_and_errors_by_hand() -> None:
     ("keys", "said"),
     [
         ({"recordings": "nowhere"}, "recordings nowhere: no such folder"),
+        (
+            {"recordings": "nowhere.csv", "calibration": "calibrations/vllm-0.15_l40s_served.yaml"},
+            "recordings nowhere.csv: no such folder",
+        ),
         ({"include": ["plane"]}, "nothing is named 'plane'; there: plain, shared, slow"),
         ({"calibration": "none.yaml"}, "calibration none.yaml: no such file"),
         ({"calibration": "calibrations/vllm-0.15_l40s_served.yaml"}, "is of a GPU and any model, from served results"),
