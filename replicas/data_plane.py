@@ -63,7 +63,6 @@ def set_now(clock: Any, now_s: float) -> None:
     if now_s < clock.now_s:
         clock.num_time_reversals += 1
     clock.now_s = now_s
-    clock.num_events += 1
 
 
 @verb
@@ -142,9 +141,10 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
         step_ends_at_s, arrives_at_s = fleet.next_end_at_s[r], next_arrival_at_s(fleet)
         now_s = min(step_ends_at_s, arrives_at_s, clock.next_scrape_at_s)
         if now_s >= until_s:
-            clock.now_s = until_s
+            set_now(clock, until_s)
             return REACHED
         set_now(clock, now_s)
+        clock.num_events += 1
         if step_ends_at_s == now_s:
             turn(fleet, r)
             if has_drained(fleet, r):

@@ -9,7 +9,7 @@ import simpy
 from sim.errors import EngineError
 from sim.invariants import Audit
 from sim.pool import Machine, Plane, Pool, PoolSpec
-from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, WOKEN
+from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, NO_LIMIT, WOKEN
 
 
 class RunsRequests(Plane, Protocol):
@@ -80,6 +80,7 @@ class Simulation:
         self.num_machines_told = 0
         self.interval_started_at_s = 0.0
         self.is_cut_short = False
+        self.num_unsent = 0  # requests of the traffic that had not arrived when the run was cut short
         self.failure = ""  # of a real engine, which ended the run
 
     def run(self) -> float:
@@ -91,7 +92,6 @@ class Simulation:
             self.env.run(self.env.process(self.dispatch()))
         except EngineError as error:
             self.failure, self.is_cut_short = str(error), True
-            self.drop_unsent()
         self.close_books()
         return float(self.env.now)
 
@@ -102,7 +102,7 @@ class Simulation:
             until_s = min(self.env.peek(), self.gives_up_at_s())
             reason = self.plane.run_until(until_s)
             clock = self.plane.fleet.clock[0]
-            if clock.now_s > self.env.now:
+            while clock.now_s > self.env.now:  # the sum of two floats may fall short of the instant that is meant
                 yield self.env.timeout(float(clock.now_s) - self.env.now)
             if reason == NEEDS_ARRIVALS:
                 self.move_window()
@@ -120,20 +120,20 @@ class Simulation:
                 yield self.env.timeout(0)  # the control event at this very time goes first
 
     def gives_up_at_s(self) -> float:
-        """Returns when requests that are still in flight stay so; as long as a client holds some back, the traffic goes on."""
-        ends_at_s = self.traffic_ends_at_s
-        if self.holds_back():
-            ends_at_s = max(ends_at_s, float(self.plane.fleet.clock[0].in_system_since_s))
+        """Returns when requests that are still in flight stay so; as long as a client has more to send, the traffic goes on.
+
+        A request that ends makes room for one that was held back: between the two nothing is held, but the traffic is not over.
+        """
+        ends_at_s, clock = self.traffic_ends_at_s, self.plane.fleet.clock[0]
+        if clock.max_concurrency != NO_LIMIT and clock.next_arrival < clock.num_loaded:
+            ends_at_s = max(ends_at_s, float(clock.in_system_since_s))
         return ends_at_s + self.horizon.max_drain_s
 
-    def holds_back(self) -> bool:
-        """Tells whether the client has more to send than it may have in flight."""
-        clock = self.plane.fleet.clock[0]
-        return bool(clock.next_arrival < clock.num_loaded and clock.num_in_system >= clock.max_concurrency)
-
     def drop_unsent(self) -> None:
-        """Forgets the requests that have not arrived: they never do."""
-        self.plane.fleet.clock[0].num_loaded = self.plane.fleet.clock[0].next_arrival
+        """Forgets the requests that have not arrived, as they never do, and counts them: those loaded and those to come."""
+        clock = self.plane.fleet.clock[0]
+        self.num_unsent += int(clock.num_loaded - clock.next_arrival) + sum(map(len, self.arrivals))
+        clock.num_loaded = clock.next_arrival
 
     def move_window(self) -> None:
         """Writes the requests that have ended and lets the next ones in."""
@@ -167,7 +167,7 @@ class Simulation:
 
     def close_books(self) -> None:
         """Ends the run: the last interval, the machines still held, the requests still in flight, and the audit."""
-        if self.holds_back():
+        if self.is_cut_short:
             self.drop_unsent()
         if self.env.now > self.interval_started_at_s:
             self.write_interval()

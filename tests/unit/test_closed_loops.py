@@ -10,7 +10,7 @@ import yaml
 
 from experiments import run
 from sim.errors import ConfigError
-from sim.records import FINISHED, IN_FLIGHT
+from sim.records import FAILED, FINISHED, IN_FLIGHT
 from tests.fleets import Constant, arrivals, engine
 from tests.fleets import run as run_fleet
 from traces import KINDS
@@ -89,14 +89,34 @@ def test_held_requests_are_sent_after_the_traffics_end() -> None:
     assert not ran.simulation.is_cut_short
 
 
-def test_a_client_that_waits_for_ever_is_given_up_and_what_it_held_never_arrived() -> None:
+@pytest.mark.parametrize("chunk", [4, 10])
+def test_a_client_that_waits_for_ever_is_given_up_and_what_it_held_never_arrived(chunk: int) -> None:
+    """Those that were held back are counted, whether they had been let into the window or not."""
     no_replica = Constant(0)
     ran = run_fleet(
-        arrivals([(0.0, 10, 1)] * 10), replicas=0, max_replicas=1, autoscaler=no_replica, max_concurrency=3, max_drain_s=5.0
-    )
+        arrivals([(0.0, 10, 1)] * 10), replicas=0, max_replicas=1, autoscaler=no_replica, max_concurrency=3, max_drain_s=5.0,
+        chunk=chunk,
+    )  # fmt: skip
     assert ran.simulation.is_cut_short
     assert ran.ended_at_s == 5.0
     assert ran.requests.status.tolist() == [IN_FLIGHT] * 3
+    assert ran.simulation.num_unsent == 7
+
+
+def test_a_closed_loop_goes_on_when_a_failure_empties_the_fleet_later_than_the_drain() -> None:
+    """A machine fails 3 s after it is ready and the next is ready at once: of the ten requests each dies with one.
+
+    From 6 s on the fleet is empty, for an instant, at times when an open loop's traffic would have been over for a drain.
+    """
+    ran = run_fleet(
+        arrivals([(0.0, 10, 100)] * 10), engine(overhead_s=1.0), max_concurrency=1, max_drain_s=5.0, interval_s=1.0,
+        stages=lambda: [("ready_at_s", 0.0)], time_to_failure_s=lambda: 3.0, requeue_on_failure=False,
+    )  # fmt: skip
+    assert ran.requests.status.tolist() == [FAILED] * 10
+    assert ran.requests.arrived_at_s[1:].tolist() == ran.requests.finished_at_s[:-1].tolist()
+    assert ran.requests.finished_at_s[-1] > 30.0
+    assert not ran.simulation.is_cut_short
+    assert ran.simulation.num_unsent == 0
 
 
 def test_a_request_that_a_drain_fails_makes_room_too() -> None:
