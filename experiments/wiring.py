@@ -95,7 +95,7 @@ class Wiring:
         """Returns a pool's ENGINE record, with what it does only if the traffic gives cause."""
         engine = pool.replicas.engine(pool.model, pool.gpu)[0]
         if pool.replicas.enable_prefix_caching is None and pool.replicas.batching == "continuous":
-            engine.enable_prefix_caching = self.experiment.traffic.shares_tokens
+            engine.enable_prefix_caching |= self.experiment.traffic.shares_tokens  # lpm has it on already
         if all(kind.lora is None for kind in self.experiment.classes.values()):
             engine.max_loras = 0
         return engine

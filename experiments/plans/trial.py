@@ -158,7 +158,7 @@ def _engine(instance: Instance) -> Any:
     engine = records(ENGINE, 1)
     engine[0] = instance.engine
     engine[0].max_loras = 0
-    engine[0].enable_prefix_caching = 0
+    engine[0].enable_prefix_caching = engine[0].schedules_by_prefix = 0
     return engine
 
 
