@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from experiments import provenance
+from experiments.calibrated import traits
 from experiments.calibrations.gpu_config import CalibrateGpu
 from experiments.results.tables import write_json
 from experiments.served.results import Served, choose
 from experiments.served.rows import read_served
-from experiments.served.simulated import Outcome, simulate
+from experiments.served.simulated import Outcome, engine_of, simulate
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
 from replicas.calibration.file import FittedRange
+from replicas.calibration.fitted import Fitted, fitted_to
 from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
 from replicas.calibration.kernel_tables import read_kernel_times
 from replicas.calibration.kernel_times import KernelTimes
@@ -184,6 +186,7 @@ def _calibration(
         gpu=config.gpu,
         source=f"means of {metrics} of {_counted(len(chosen))} ({', '.join(models)}), fitted by simulating them",
         fitted_to=[one.name for one in chosen],
+        fitted=fitted_to(traits(*engine_of(one)) for one in chosen) if chosen else Fitted(),
         given=[name for name in Efficiencies.model_fields if name not in (*config.free, *(OF_PEAKS if kernels else ()))],
         efficiencies=found,
         kernel_times=kernels,

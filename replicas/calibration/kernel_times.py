@@ -62,8 +62,8 @@ class AttentionTimes(Params):
 class AllReduceTimes(Params):
     """All-reduces by the bytes that each GPU contributes: a start and a rate, so between two sizes they lie on a line.
 
-    Each size of 15 of aiconfigurator's tables, left out and predicted from its neighbours, is 4.6 % off on a line and 5.3 % on a
-    power law, which is 2.1 % too long on average, as it bends upwards between a start and a rate.
+    Each size of 15 of aiconfigurator's tables, left out and predicted from its neighbours, is 4.6 % off on a line and 5.3 % on
+    a power law, which is 2.1 % too long on average, as it bends upwards between a start and a rate.
     """
 
     message_bytes: Numbers = Field(max_length=MAX_SIZES, description="Ascending.")

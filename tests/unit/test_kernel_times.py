@@ -116,7 +116,7 @@ def test_an_all_reduce_between_two_measured_sizes_lies_on_a_line() -> None:
 
 
 def test_an_all_reduce_measured_between_two_gemms_is_not_passed_over() -> None:
-    """32 rows lie between GEMMs of 1 and 64; all-reduces leave the line there, as custom kernels do at 256 KiB between eight."""
+    """32 rows lie between GEMMs of 1 and 64; all-reduces leave the line there, as vLLM's do at 256 KiB between eight."""
     reduces = {"message_bytes": [16384, 32 * 16384, 64 * 16384], "num_gpus": [4], "s": [[4e-6, 24e-6, 25e-6]]}
     bent = KernelTimes.model_validate({**TIMES, "all_reduce": reduces}).step(LARGE, "fp8", 4, 1.0, 2.4e12)
     at_32 = dict(zip(bent.tokens, bent.s, strict=True))[32]
