@@ -12,9 +12,9 @@ from replicas.surrogate import Surrogate
 
 BOUND, MEASURED = "bound", "measured"
 
-BOUND_NOTE = "a bound that no engine reaches"
+BOUND_MEANS = "what data sheets allow at the efficiencies stated, which no engine reaches: calibrate before you order"
 
-BOUND_MEANS = f"{BOUND_NOTE}: peaks of the data sheet, times the efficiencies stated; calibrate before you order"
+BOUND_NOTE = "a bound, not a measurement"
 
 
 def step_times(options: Surrogate) -> str:
@@ -80,14 +80,19 @@ def _links(options: Surrogate, model: Model, gpu: Gpu) -> list[str]:
     return []
 
 
-def described(options: Surrogate, model: Model, gpu: Gpu, uses_adapters: bool = False) -> list[str]:
-    """Returns whose step times an engine has, and what of them nobody measured, in lines for `--dry-run`."""
+def described(
+    options: Surrogate, model: Model, gpu: Gpu, num_requests: float | None = None, uses_adapters: bool = False
+) -> list[str]:
+    """Returns whose step times an engine has, and what of them nobody measured, in lines for `--dry-run`.
+
+    Takes what `outside` does.
+    """
     whose = step_times(options)
     if whose == BOUND:
         whose = f"{BOUND}, {BOUND_MEANS}"
     elif whose != MEASURED:
         whose = str(options.calibration)
-    found = outside(options, model, gpu, uses_adapters=uses_adapters)
+    found = outside(options, model, gpu, num_requests, uses_adapters)
     return [f"step times: {whose}", *([f"! {_outside_said(options, found)}"] if found else [])]
 
 

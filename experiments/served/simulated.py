@@ -11,8 +11,6 @@ from experiments.served.results import Served
 from experiments.settings.experiment import Experiment
 from experiments.settings.mistakes import validated
 from experiments.validations.errors import Measures
-from replicas import catalog
-from replicas.catalog import Model
 from replicas.surrogate import Surrogate
 
 WARM_UP = 0.1
@@ -141,11 +139,6 @@ def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
     if served.quantization:
         options["quantization"] = served.quantization
     return options, not_simulated(served.arguments, {*known, "model"})
-
-
-def engine_of(served: Served) -> tuple[Surrogate, Model]:
-    """Returns the engine that served, as far as a surrogate knows it, and its model."""
-    return Surrogate(**engine_options(served)[0]), catalog.model(served.own.get("model", served.model))
 
 
 def simulate(

@@ -167,7 +167,7 @@ class Experiment(Study):
         uses_adapters = any(kind.lora is not None for kind in self.classes.values())
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
-            lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters)
+            lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters=uses_adapters)
         return lines
 
     @model_validator(mode="after")

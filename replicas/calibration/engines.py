@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from replicas.calibration.fitted import Fitted
+from replicas.calibration.fitted import NOT_STATED, Fitted
 from replicas.calibration.shapes import Shape
 from replicas.catalog import Gpu, Model
 from sim.params import Params
@@ -54,7 +54,7 @@ class MeasuredEngine(Params):
     @property
     def fitted(self) -> Fitted:
         """What else is known of the engine, besides model, dtype of the weights and tensor_parallel_size."""
-        return Fitted()
+        return NOT_STATED
 
     @property
     def kv_cache(self) -> tuple[int, int] | None:

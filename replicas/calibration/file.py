@@ -9,7 +9,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from replicas.calibration.fitted import Dtype, Fitted
+from replicas.calibration.fitted import NOT_STATED, Dtype, Fitted
 from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
@@ -191,7 +191,7 @@ class Calibration(Params):
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs of the engine.")
     data_parallel_size: int = Field(default=1, ge=1, description="Engines that share the model's experts and step together.")
     source: str = Field(description="What was measured, and how the file was made from it.")
-    fitted: Fitted = Field(default=Fitted(), description="What else is known of the engine, besides the keys above.")
+    fitted: Fitted = Field(default=NOT_STATED, description="What else is known of the engine, besides the keys above.")
     device_time: DeviceTime = Field(description="Coefficients of the device's time.")
     cpu_time: CpuTime = Field(description="Coefficients of the CPU's time.")
     relative_errors: dict[str, float] = Field(

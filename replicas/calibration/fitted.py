@@ -56,6 +56,9 @@ class Fitted(Params):
         return [said for said in respects if said]
 
 
+NOT_STATED = Fitted()
+
+
 def fitted_to(engines: Iterable[Traits]) -> Fitted:
     """Returns what a calibration states that was fitted to these engines.
 
