@@ -10,8 +10,7 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from replicas.calibration.file import KvCache, Memory, read
-from replicas.calibration.fitted import Fitted
+from replicas.calibration.file import Calibration, KvCache, Memory, read
 from replicas.calibration.steps import COLUMNS
 from replicas.surrogate import Surrogate
 from sim.errors import ConfigError, TraceError
@@ -69,16 +68,20 @@ def test_the_same_recordings_give_the_same_file(tmp_path: Path) -> None:
 
 def test_a_fit_states_which_engine_was_recorded(tmp_path: Path) -> None:
     record(tmp_path, "some", some_requests(10))
-    meta = json.loads((tmp_path / "some_meta.json").read_text())
-    first = read(run(config(tmp_path, recordings=str(tmp_path)), out=tmp_path / "a", progress=False).folder / "calibration.yaml")
-    assert first.fitted == Fitted(
-        kv_cache_dtypes=["bfloat16"], speculation=[False], enforce_eager=[meta["engine_args"]["enforce_eager"]], adapters=[False]
-    )
+    path = config(tmp_path, recordings=str(tmp_path))
+
+    def fitted(out: str) -> Calibration:
+        return read(run(path, out=tmp_path / out, progress=False).folder / "calibration.yaml")
+
+    first = fitted("plain")
+    plain = {"kv_cache_dtypes": ["bfloat16"], "speculation": [False], "enforce_eager": [True], "adapters": [False]}
+    assert first.fitted.model_dump(exclude_none=True) == plain
     assert (first.engines.models, first.engines.tensor_parallel_sizes) == (["llama-3.1-8b"], [1])
+    meta = json.loads((tmp_path / "some_meta.json").read_text())
     meta["engine_args"] |= {"kv_cache_dtype": "fp8_e4m3", "enable_lora": True, "speculative_config": {"method": "ngram"}}
     (tmp_path / "some_meta.json").write_text(json.dumps(meta))
-    again = read(run(config(tmp_path, recordings=str(tmp_path)), out=tmp_path / "b", progress=False).folder / "calibration.yaml")
-    assert (again.fitted.kv_cache_dtypes, again.fitted.speculation, again.fitted.adapters) == (["fp8"], [True], [True])
+    again = fitted("rare").fitted
+    assert (again.kv_cache_dtypes, again.speculation, again.adapters) == (["fp8"], [True], [True])
 
 
 def test_recordings_of_a_slow_and_a_fast_hour_are_told_apart(tmp_path: Path) -> None:
