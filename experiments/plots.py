@@ -17,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 
+from experiments.calibrated import BOUND, BOUND_NOTE
 from experiments.results.timeline import ALL
 
 MAX_RUNS = 4
@@ -77,9 +78,25 @@ def day(folders: Sequence[Path], out: Path, labels: Sequence[str] | None = None)
     axes[0, 0].set_ylabel("Requests/s", color=INK)
     _finish_scales(axes, days)
     figure.align_ylabels(axes[:, 0])
+    footnote(figure, _bounds(days))
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=130, metadata={"Software": None})
     return out
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """Writes a line below the picture, on the left; nothing where there is nothing to say."""
+    if text:
+        figure.supxlabel(text, x=0.01, ha="left", fontsize=8.5, color=FAINT)
+
+
+def _bounds(days: Sequence["_Day"]) -> str:
+    """Says which of the runs have step times that are a bound."""
+    bound = [one.label for one in days if BOUND in one.summary["step_times"].values()]
+    if not bound:
+        return ""
+    whose = "Step times" if len(bound) == len(days) else f"Step times of {', '.join(bound)}"
+    return f"{whose} are {BOUND_NOTE}."
 
 
 def _read(folder: Path, label: str) -> _Day:

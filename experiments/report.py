@@ -11,6 +11,7 @@ import pandas as pd
 import yaml
 
 from experiments import plots, replications
+from experiments.calibrated import BOUND, BOUND_MEANS
 from experiments.results.summary_table import METRICS
 from experiments.results.timeline import ALL
 
@@ -50,6 +51,8 @@ def _page(name: str, runs: Sequence[Path], left_out: str) -> Iterator[str]:
         if text:
             yield f"```\n{text}\n```\n"
     yield from (f"! {warning}\n" for warning in warnings(runs))
+    if any(BOUND in _summary(run)["step_times"].values() for run in runs):
+        yield f"Step times: *bound* is {BOUND_MEANS}.\n"
     yield f"![The runs over time{left_out}](plots/day.png)"
 
 
@@ -115,6 +118,8 @@ def _rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summary], s
         for percentile in ("p50", "p99"):
             yield f"{label} {percentile}, ms", lambda run, m=metric, p=percentile: _latency(run["all"][m], p)  # type: ignore[misc]
         yield "  of n", lambda run, m=metric: f"{run['all'][m]['n']:,}"  # type: ignore[misc]
+    if any(run["step_times"] for run in summaries):
+        yield "step times", lambda run: ", ".join(dict.fromkeys(run["step_times"].values()))
     yield from _target_rows(summaries)
     if any(run["all"]["cached_token_share"] is not None for run in summaries):
         yield "prompt tokens from the cache", lambda run: f"{run['all']['cached_token_share']:.1%}"

@@ -10,8 +10,7 @@ from typing import Any
 import simpy
 from tqdm import tqdm
 
-from experiments import live, provenance
-from experiments.calibrated import calibration_used, extrapolated
+from experiments import calibrated, live, provenance
 from experiments.results.tables import write_json
 from experiments.results.writer import PoolInfo, RunWriter
 from experiments.settings.experiment import Experiment
@@ -96,6 +95,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         "warnings": [*_warnings(wiring), *live.warnings(found)],
         "has_prefix_cache": bool(wiring.engines["enable_prefix_caching"].any()),
         "ideal_cached_share": _ideal_cached_share(wiring),
+        "step_times": {pool.name: calibrated.step_times(pool.replicas) for pool in experiment.pools},
     }
     writer.finish(machines, totals)
     wall_s = {
@@ -178,7 +178,7 @@ def _warnings(wiring: Wiring) -> list[str]:
     num_cut = int(clock.num_cut_answers)
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
-    lines += extrapolated(wiring)
+    lines += _step_time_warnings(wiring)
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
         lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")
@@ -186,6 +186,23 @@ def _warnings(wiring: Wiring) -> list[str]:
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
     return lines
+
+
+def _step_time_warnings(wiring: Wiring) -> list[str]:
+    """At most one line for each pool: what its step times stood on that nobody measured."""
+    experiment = wiring.experiment
+    uses_adapters = any(kind.lora is not None for kind in experiment.classes.values())
+    lines = [
+        calibrated.warning(pool.name, pool.replicas, pool.model, pool.gpu, _ran(wiring, index), uses_adapters)
+        for index, pool in enumerate(experiment.pools)
+    ]
+    return [line for line in lines if line]
+
+
+def _ran(wiring: Wiring, pool: int) -> Any:
+    """The pool's REPLICA records."""
+    replicas = wiring.plane.fleet.replicas
+    return replicas[replicas["pool"] == pool]
 
 
 def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
@@ -215,7 +232,8 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
                 "is_oracle": pool.autoscaler.is_oracle,
                 "replica_capacity": asdict(wiring.capacities[index]),
                 "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
-                "calibration": calibration_used(wiring, index),
+                "step_times": calibrated.step_times(pool.replicas),
+                "calibration": calibrated.calibration_used(pool.replicas, _ran(wiring, index)),
                 "scale_ups": wiring.controllers[index].num_scale_ups,
                 "scale_downs": wiring.controllers[index].num_scale_downs,
                 "reversals": wiring.controllers[index].num_reversals,

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,12 @@ class Gpu(Params):
     memory_bytes: float = Field(gt=0, description="Memory that CUDA reports as total: less than the box says.")
     bytes_per_s: float = Field(gt=0, description="Peak bandwidth of its memory.")
     link_bytes_per_s: float = Field(gt=0, description="Bandwidth to its neighbours, one direction.")
+    link: Literal["NVLink", "PCIe"] | None = Field(default=None, description="What these links are; none = not stated.")
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, description="GPUs that they join, itself included: a node; none = not stated."
+    )
     source: str = Field(default="given inline", description="Where the rates come from.")
+    node_source: str = Field(default="given inline", description="Where the links and the size of a node come from.")
     memory_source: str = Field(default="given inline", description="Where the memory size comes from.")
 
 
@@ -111,6 +116,16 @@ class Model(Params):
         '37.6 of 671.0 billion'
         """
         return self.num_params - round(self.num_expert_params * (1 - self.expert_hit_share))
+
+    @property
+    def architecture(self) -> str:
+        """Which kernels it runs, for those who compare: its MLPs and its attention.
+
+        >>> model("llama-3.1-8b").architecture, model("deepseek-v3").architecture
+        ('dense', 'experts and latent attention')
+        """
+        mlps = "experts" if self.num_experts else "dense"
+        return f"{mlps} and latent attention" if self.kv_lora_rank else mlps
 
     def stage(self, num_stages: int) -> "Model":
         """Returns what the largest stage of a pipeline holds, as a model of its own; embeddings are shared out evenly too.

@@ -385,6 +385,12 @@ class Surrogate(Params):
         """What the weights are kept in: fp8, bfloat16, float16 or float32."""
         return self.quantization or ("bfloat16" if self.dtype == "auto" else self.dtype)
 
+    @property
+    def kv_dtype(self) -> str:
+        """What the KV cache is kept in: fp8, bfloat16, float16 or float32."""
+        unquantized = "bfloat16" if self.dtype == "auto" else self.dtype
+        return "fp8" if self.kv_cache_dtype == "fp8" else unquantized
+
     def _given_blocks(self) -> int | None:
         """Returns the KV blocks that the config states, or else the engine that was measured, in blocks of this size."""
         measured = self.measured

@@ -262,7 +262,7 @@ BATCH = np.dtype(
 )
 """One engine step: n new tokens on c computed ones, summed over its requests."""
 
-MAX_KNOTS = 64
+MAX_KNOTS = 96
 """Most numbers of tokens at which the time of a step was measured."""
 
 ENGINE = np.dtype(

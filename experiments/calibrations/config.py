@@ -9,7 +9,7 @@ from experiments.settings.fields import Catalogued
 from experiments.settings.kinds import KindOf
 from replicas import catalog
 from replicas.calibration.engines import MeasuredEngine
-from replicas.calibration.file import Dtype
+from replicas.calibration.fitted import Dtype
 from replicas.catalog import Gpu, Model
 from replicas.live.measured import ENGINES
 from sim.params import Params

@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from experiments import provenance
+from experiments.calibrated import traits
 from experiments.calibrations.gpu_config import CalibrateGpu
 from experiments.results.tables import write_json
 from experiments.served.results import Served, choose
 from experiments.served.rows import read_served
-from experiments.served.simulated import Outcome, simulate
+from experiments.served.simulated import Outcome, experiment_of, simulate
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
 from replicas.calibration.file import FittedRange
+from replicas.calibration.fitted import NOT_STATED, Fitted, fitted_to
 from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
 from replicas.calibration.kernel_tables import read_kernel_times
 from replicas.calibration.kernel_times import KernelTimes
@@ -68,7 +70,9 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         found, outcomes = fit(config, chosen, kernels, partial / FILE)
-        write_gpu(_calibration(config, found, kernels, chosen, outcomes), partial / FILE)
+        pools = [experiment_of(one, str(partial / FILE), config.distinct_prompts).pools[0] for one in chosen]
+        fitted = fitted_to(traits(pool.replicas, pool.model) for pool in pools)
+        write_gpu(_calibration(config, found, kernels, chosen, outcomes, fitted), partial / FILE)
         lines = [f"{_counted(len(names))} left out: {problem}" for problem, names in problems.items()]
         (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
         write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
@@ -174,6 +178,7 @@ def _calibration(
     kernels: KernelTimes | None,
     chosen: Sequence[Served],
     outcomes: Sequence[Outcome],
+    fitted: Fitted = NOT_STATED,
 ) -> GpuCalibration:
     largest = np.max([outcome.largest for outcome in outcomes], axis=0).tolist() if outcomes else [np.finfo(float).max] * 4
     names = ("num_requests", "num_tokens", "attended_tokens", "kv_tokens")
@@ -184,6 +189,7 @@ def _calibration(
         gpu=config.gpu,
         source=f"means of {metrics} of {_counted(len(chosen))} ({', '.join(models)}), fitted by simulating them",
         fitted_to=[one.name for one in chosen],
+        fitted=fitted,
         given=[name for name in Efficiencies.model_fields if name not in (*config.free, *(OF_PEAKS if kernels else ()))],
         efficiencies=found,
         kernel_times=kernels,

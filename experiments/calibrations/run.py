@@ -19,6 +19,7 @@ from replicas.calibration.device_fit import NAMES
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.file import Calibration, KvCache, Memory, read, write
 from replicas.calibration.fit import Fit, fit, fit_kernels
+from replicas.calibration.fitted import Fitted
 from replicas.calibration.llmservingsim import ProfileError, read_profile, shapes_served, steps_of
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.mixture import mixture_of
@@ -73,6 +74,7 @@ class _Material:
     engine_version: str | None
     max_graph_tokens: int
     warnings: list[str]
+    fitted: Fitted
     memory: Mapping[str, int] | None = None
 
 
@@ -99,6 +101,7 @@ def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
         engine_version=config.engine_version,
         max_graph_tokens=max_graph_tokens,
         warnings=[],
+        fitted=Fitted(speculation=[False], adapters=[False]),
     )
 
 
@@ -126,6 +129,7 @@ def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:
         engine_version=engine.version,
         max_graph_tokens=limits.max_graph_tokens,
         warnings=warnings,
+        fitted=engine.fitted,
         memory=engine.memory,
     )
     engine.end()
@@ -145,7 +149,21 @@ def _recorded(config: Calibrate) -> _Material:
         engine_version=config.engine_version,
         max_graph_tokens=max(recording.max_graph_tokens(config.gpu) for recording in recordings),
         warnings=[],
+        fitted=_recorded_engines(config, [meta["engine_args"] for meta in metas]),
     )
+
+
+def _recorded_engines(config: Calibrate, arguments: Sequence[Mapping[str, Any]]) -> Fitted:
+    """What vLLM's arguments say of the engines besides what the config does; arguments that are absent have its defaults."""
+    caches = [str(one.get("kv_cache_dtype", "auto")) for one in arguments]
+    unquantized = str(config.dtype) if config.dtype != "fp8" else "bfloat16"
+    lists: dict[str, list[Any]] = {
+        "kv_cache_dtypes": ["fp8" if cache.startswith("fp8") else unquantized for cache in caches],
+        "speculation": [one.get("speculative_config") is not None for one in arguments],
+        "enforce_eager": [bool(one.get("enforce_eager", False)) for one in arguments],
+        "adapters": [bool(one.get("enable_lora", False)) for one in arguments],
+    }
+    return Fitted.model_validate({name: sorted(set(values)) for name, values in lists.items()})
 
 
 def _refuse_milliseconds(config: Calibrate, steps: pd.DataFrame) -> None:
@@ -187,6 +205,7 @@ def _calibration(config: Calibrate, fitted: Fit, material: _Material) -> Calibra
         tensor_parallel_size=config.tensor_parallel_size,
         data_parallel_size=config.data_parallel_size,
         source=material.source,
+        fitted=material.fitted,
         device_time=fitted.device_time,
         cpu_time=fitted.cpu_time,
         relative_errors=fitted.relative_errors,

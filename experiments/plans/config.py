@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from experiments.calibrated import described
 from experiments.settings.experiment import REPLICAS, TRAFFIC, Study, Targets
 from experiments.settings.fields import Catalogued
 from experiments.settings.router import ROUTER, Router
@@ -131,8 +132,13 @@ class Plan(Study):
     trials: Trials = Field(default_factory=Trials, description="How the plan is simulated")
 
     def describe(self) -> list[str]:
-        """Returns the traffic in a line."""
-        return [f"traffic: {self.traffic.describe()}"]
+        """Returns the traffic in a line, and whose step times the plan stands on; how large its batches are, its page says."""
+        sizes = self.tensor_parallel_sizes or [1]
+        widest = self.replicas.model_copy(update={"tensor_parallel_size": max(sizes)})
+        return [
+            f"traffic: {self.traffic.describe()}",
+            *dict.fromkeys(line for one in self.hardware for line in described(widest, self.model, one.gpu, 0)),
+        ]
 
     @property
     def tpot_s(self) -> float | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from experiments.calibrated import outside
 from experiments.plans.config import Hardware, Plan
 from experiments.plans.demand import Traffic
 from planning.balance import Mixed, mixed_capacity
@@ -49,6 +50,12 @@ class Fleet:
         if self.prefill.is_extrapolated(1, demand.prompt_tokens - demand.cached_tokens, demand.cached_tokens):
             found.append(f"a prompt of {demand.prompt_tokens:,.0f} tokens")
         return found
+
+    @property
+    def outside(self) -> list[str]:
+        """What its step times stand on that nobody measured, besides their size, in words."""
+        instances = {id(one): one for one in (self.instance, self.prefill)}.values()
+        return [*dict.fromkeys(said for one in instances for said in _outside(one, self.layout.batch))]
 
     @property
     def num_gpus(self) -> int:
@@ -121,6 +128,14 @@ class Fleet:
         if role == "prefill" and self.prefill is not self.instance:
             return f"TP{self.prefill.replicas.tensor_parallel_size}"
         return self.layout.name
+
+
+def _outside(instance: Instance, batch: int) -> list[str]:
+    found = outside(instance.replicas, instance.model, instance.gpu, batch)
+    if instance.replicas.calibration is not None and not instance.is_simulated:
+        shares = f"a group of {instance.expert_parallel_size} GPUs that share experts"
+        found.append(f"{shares if instance.num_stages == 1 else f'{instance.num_stages} stages'}, fitted without")
+    return found
 
 
 @dataclass(frozen=True)

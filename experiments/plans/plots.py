@@ -12,6 +12,7 @@ from matplotlib.ticker import MultipleLocator
 
 from experiments.plans.day import PlannedDay
 from experiments.plans.fleets import Fleet, Option
+from experiments.plots import footnote
 from planning.layouts import Layout
 
 _INK, _FAINT, _GRID, _TARGET = "#1f2933", "#7b8794", "#e4e7eb", "#d64545"
@@ -20,7 +21,14 @@ _LINES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.")
 _POLICY_COLOURS = {"fixed": "#9fb3c8", "reactive": "#e8823a", "forecast": "#2f7ed8"}
 
 
-def pareto(options: Sequence[Option], instances: dict[str, Any], tpot_s: float | None, chosen: Fleet, out: Path) -> None:
+def pareto(
+    options: Sequence[Option],
+    instances: dict[str, Any],
+    tpot_s: float | None,
+    chosen: Fleet,
+    out: Path,
+    note: str = "",
+) -> None:
     """Draws tokens/s/user against tokens/s/GPU: for each layout a curve over its batches, from one request to a full cache.
 
     Args:
@@ -29,6 +37,7 @@ def pareto(options: Sequence[Option], instances: dict[str, Any], tpot_s: float |
         tpot_s: the target, drawn as the slowest user allowed.
         chosen: the plan's fleet, marked.
         out: the PNG to write.
+        note: a line below it.
     """
     figure = Figure(figsize=(8.6, 5.0), layout="constrained", facecolor="white")
     axes = figure.subplots()
@@ -55,6 +64,7 @@ def pareto(options: Sequence[Option], instances: dict[str, Any], tpot_s: float |
     axes.set_xlim(0, None)
     axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
     _style(axes)
+    footnote(figure, note)
     figure.savefig(out, dpi=130, metadata={"Software": None})
 
 
@@ -70,7 +80,7 @@ def _curve(instance: Any, made: Layout, context_tokens: float) -> tuple[Any, Any
     return 1 / steps_s, batches / steps_s / made.num_gpus
 
 
-def day(planned: PlannedDay, out: Path) -> None:
+def day(planned: PlannedDay, out: Path, note: str = "") -> None:
     """Draws demand against the capacity that is ready under each policy; shortage in red."""
     figure = Figure(figsize=(8.6, 4.6), layout="constrained", facecolor="white")
     axes = figure.subplots()
@@ -99,6 +109,7 @@ def day(planned: PlannedDay, out: Path) -> None:
         axes.xaxis.set_major_locator(MultipleLocator(3))
     axes.legend(frameon=False, fontsize=9, ncols=4, loc="upper left", labelcolor=_INK)
     _style(axes)
+    footnote(figure, note)
     figure.savefig(out, dpi=130, metadata={"Software": None})
 
 

@@ -1,5 +1,8 @@
 """The page's sections on what to rent and why: fleets, pools, layouts."""
 
+from collections.abc import Iterator
+
+from experiments import calibrated
 from experiments.plans.figures import duration, rate, share
 from experiments.plans.fleets import Fleet
 from experiments.plans.outcome import Outcome
@@ -25,16 +28,23 @@ def fleets(outcome: Outcome) -> Section:
         [Table(head, rows, chosen=0)],
         notes=[
             *(f"The model runs on no layout of {name}; see below." for name in unable),
-            *(
-                f"{fleet.name}, {fleet.arrangement}: its calibration was fitted on smaller steps than "
-                f"{' and '.join(fleet.extrapolated)}; their times are extrapolated."
-                for fleet in outcome.alternatives
-                if fleet.extrapolated
-            ),
+            *_step_times(outcome),
             f"How dollars are allotted: {'; '.join(rules)}.",
             *_prices(outcome),
         ],
     )
+
+
+def _step_times(outcome: Outcome) -> Iterator[str]:
+    """Whose step times the plan stands on, and for each fleet what of them nobody measured."""
+    if calibrated.step_times(outcome.plan.replicas) == calibrated.BOUND:
+        yield f"Step times are a bound: {calibrated.BOUND_MEANS}."
+    for fleet in outcome.alternatives:
+        found = [*fleet.outside]
+        if fleet.extrapolated:
+            found.append(f"its calibration was fitted on smaller steps than {' and '.join(fleet.extrapolated)}")
+        if found:
+            yield f"{fleet.name}, {fleet.arrangement}, has step times that nobody measured: {'; '.join(found)}."
 
 
 def _prices(outcome: Outcome) -> list[str]:

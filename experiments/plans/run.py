@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments import provenance
+from experiments import calibrated, provenance
 from experiments.plans import plots, report, tables
 from experiments.plans.config import Plan
 from experiments.plans.fleets import Fleet, candidates_of
@@ -79,6 +79,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
             "gpu": fleet.hardware.gpu.name,
             "arrangement": fleet.arrangement,
             "layout": fleet.layout.name,
+            "outside": fleet.outside,
             "num_instances": {pool.role: pool.num_instances for pool in fleet.pools},
             "num_gpus": fleet.num_gpus,
             "dollars_per_hour": fleet.dollars_per_hour,
@@ -87,6 +88,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         },
         "ttft": None if outcome.ttft is None else asdict(outcome.ttft),
         "cold_start_s": outcome.day.cold_start_s,
+        "step_times": calibrated.step_times(outcome.plan.replicas),
         "break_even": [asdict(one) for one in outcome.money],
         "published": None if outcome.plan.published is None else _published(outcome),
     }
@@ -146,5 +148,7 @@ def _draw(outcome: Outcome, folder: Path) -> None:
     for one in outcome.options:
         for candidate, made in zip(candidates_of(outcome.plan, one.hardware), one.layouts, strict=True):
             instances[f"{one.hardware.gpu.name} {made.name}"] = candidate
-    plots.pareto(outcome.options, instances, outcome.plan.tpot_s, outcome.fleet, folder / "pareto.png")
-    plots.day(outcome.day, folder / "day.png")
+    is_bound = calibrated.step_times(outcome.plan.replicas) == calibrated.BOUND
+    note = f"Step times are {calibrated.BOUND_NOTE}." if is_bound else ""
+    plots.pareto(outcome.options, instances, outcome.plan.tpot_s, outcome.fleet, folder / "pareto.png", note)
+    plots.day(outcome.day, folder / "day.png", note)

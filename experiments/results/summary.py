@@ -7,7 +7,7 @@ are billed in it. So a numerator and its denominator always belong to the same w
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,7 @@ class Run:
     warnings: Sequence[str] = ()
     has_prefix_cache: bool = False
     ideal_cached_share: float = np.nan
+    step_times: Mapping[str, str] = field(default_factory=dict)  # of each pool: bound, measured, or a calibration
 
 
 def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
@@ -87,6 +88,7 @@ def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
         "pools": {scope.name: parts[scope.key] for scope in scopes if scope.kind == "pool"},
         "targets": rows,
         "ideal_cached_token_share": run.ideal_cached_share,
+        "step_times": dict(run.step_times),
         "warnings": [*run.warnings, *_warnings(run, parts["all"])],
     }
 

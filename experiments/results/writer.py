@@ -109,7 +109,7 @@ class RunWriter:
             machines: one mapping for each machine (see experiments.results.costs.COLUMNS), instants None where not reached.
             totals: `duration_s`, the instant the run ended; `itl_counts` (num_pools, NUM_ITL_BINS) and `itl_sums`
                 (num_pools, 3: sum, sum of squares, maximum), as in sim.records.Fleet; `warnings`, optional lines;
-                `has_prefix_cache` and `ideal_cached_share`, optional.
+                `has_prefix_cache`, `ideal_cached_share` and `step_times`, optional.
         """
         self._flush()
         self._table.close()
@@ -126,6 +126,7 @@ class RunWriter:
             warnings=totals.get("warnings", ()),
             has_prefix_cache=totals.get("has_prefix_cache", False),
             ideal_cached_share=totals.get("ideal_cached_share", np.nan),
+            step_times=totals.get("step_times", {}),
         )
         summary: dict[str, Any] = without_nan(summarise(run, self._table))
         write_json(self._folder / "summary.json", summary)

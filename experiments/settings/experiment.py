@@ -8,6 +8,7 @@ import autoscalers
 import replicas
 import traces
 from autoscalers import Autoscaler
+from experiments import calibrated
 from experiments.settings.fields import Catalogued, FolderName, Name, Percentile
 from experiments.settings.gateway import OPEN, Gateway
 from experiments.settings.kinds import KindOf
@@ -161,10 +162,12 @@ class Experiment(Study):
     )
 
     def describe(self) -> list[str]:
-        """Returns the traffic in a line, and where the memory of each pool's GPUs goes."""
+        """Returns the traffic in a line, and of each pool where its GPUs' memory goes and whose step times it has."""
         lines = [f"traffic: {self.traffic.describe()}"]
+        uses_adapters = any(kind.lora is not None for kind in self.classes.values())
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
+            lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters=uses_adapters)
         return lines
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from replicas.calibration.fitted import NOT_STATED, Fitted
 from replicas.calibration.shapes import Shape
 from replicas.catalog import Gpu, Model
 from sim.params import Params
@@ -49,6 +50,11 @@ class MeasuredEngine(Params):
     def version(self) -> str | None:
         """The engine's version, if it says so."""
         return None
+
+    @property
+    def fitted(self) -> Fitted:
+        """What else is known of the engine, besides model, dtype of the weights and tensor_parallel_size."""
+        return NOT_STATED
 
     @property
     def kv_cache(self) -> tuple[int, int] | None:

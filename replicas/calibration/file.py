@@ -9,13 +9,13 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
+from replicas.calibration.fitted import NOT_STATED, Dtype, Fitted
 from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 from sim.records import MAX_KNOTS
 
 Floats = NDArray[np.float64]
-Dtype = Literal["bfloat16", "float16", "float32", "fp8"]
 PROJECT = Path(__file__).parents[2]
 SHORTEST_S = 1e-9
 """A time to read the weights that counts as none: as a bandwidth, zero could not be written."""
@@ -191,6 +191,7 @@ class Calibration(Params):
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs of the engine.")
     data_parallel_size: int = Field(default=1, ge=1, description="Engines that share the model's experts and step together.")
     source: str = Field(description="What was measured, and how the file was made from it.")
+    fitted: Fitted = Field(default=NOT_STATED, description="What else is known of the engine, besides the keys above.")
     device_time: DeviceTime = Field(description="Coefficients of the device's time.")
     cpu_time: CpuTime = Field(description="Coefficients of the CPU's time.")
     relative_errors: dict[str, float] = Field(
@@ -220,6 +221,17 @@ class Calibration(Params):
             "tensor_parallel_size": (self.tensor_parallel_size, tensor_parallel_size),
         }
         return [f"{what} is {here}, measured was {there}" for what, (there, here) in pairs.items() if there != here]
+
+    @property
+    def engines(self) -> Fitted:
+        """The engines that it was fitted to: this one."""
+        stated = {
+            "models": [self.model.name],
+            "architectures": [self.model.architecture],
+            "tensor_parallel_sizes": [self.tensor_parallel_size],
+            "dtypes": [self.dtype],
+        }
+        return self.fitted.model_copy(update=stated)
 
     @property
     def mixture(self) -> Mixture:

@@ -8,6 +8,7 @@ import yaml
 from pydantic import Field, ValidationError, field_serializer, model_validator
 
 from replicas.calibration.file import Calibration, CpuPart, CpuTime, DeviceTime, FittedRange, KvCache, located, read, write
+from replicas.calibration.fitted import NOT_STATED, Fitted
 from replicas.calibration.kernel_times import KernelTimes
 from replicas.catalog import Gpu, Model, gpu
 from replicas.links import links_of
@@ -80,6 +81,7 @@ class GpuCalibration(Params):
     gpu: Gpu = Field(description="The device: a name of the catalogue, or a mapping.")
     source: str = Field(description="What was fitted to what.")
     fitted_to: list[str] = Field(default=[], description="The served results.")
+    fitted: Fitted = Field(default=NOT_STATED, description="The engines that served them.")
     given: list[str] = Field(default=[], description="Efficiencies that these results cannot tell and that were set.")
     efficiencies: Efficiencies = Field(description="The coefficients.")
     kernel_times: KernelTimes | None = Field(
@@ -103,6 +105,11 @@ class GpuCalibration(Params):
     @field_serializer("efficiencies")
     def _with_an_effect(self, efficiencies: Efficiencies) -> dict[str, Any]:
         return {name: value for name, value in efficiencies if self.kernel_times is None or name not in OF_PEAKS}
+
+    @property
+    def engines(self) -> Fitted:
+        """The engines that it was fitted to."""
+        return self.fitted
 
     @property
     def kv_cache(self) -> KvCache | None:

@@ -53,7 +53,7 @@ def read_kernel_times(folder: str | Path, all_reduces: str | Path | None = None)
         source=f"aiconfigurator, {' and '.join(sorted({*_versions(folder), *_name(all_reduces)}))}",
         gemm={dtype: _gemm_times(gemm[gemm["gemm_dtype"] == dtype], f"{folder}: GEMM in {dtype}") for dtype in dtypes},
         attention={dtype: _attention_times(decodes, prompts, dtype, str(folder)) for dtype in caches},
-        all_reduce=None if all_reduces is None else _all_reduce_times(Path(all_reduces)),
+        all_reduce=None if all_reduces is None else read_all_reduces(Path(all_reduces)),
     )
 
 
@@ -113,7 +113,12 @@ def _usual(table: pd.DataFrame, dtype: str) -> pd.DataFrame:
     return table[shared.between(*QUERIES_PER_KV) & (table["head_dim"] == HEAD_DIM) & (table["kv_cache_dtype"] == dtype)]
 
 
-def _all_reduce_times(folder: Path) -> AllReduceTimes:
+def read_all_reduces(folder: Path) -> AllReduceTimes:
+    """Reads `custom_allreduce_perf.parquet`, in CUDA graphs where it has both.
+
+    Raises:
+        KernelError: the table is missing, or lacks a column.
+    """
     path = folder / "custom_allreduce_perf.parquet"
     if not path.exists():
         raise KernelError(f"{path}: no such file")

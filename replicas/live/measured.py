@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import Field, PrivateAttr
 
 from replicas.calibration.engines import Limits, MeasuredEngine, StepTimes
+from replicas.calibration.fitted import Fitted
 from replicas.calibration.shapes import Shape
 from replicas.catalog import Gpu, Model
 from replicas.live.bench import Bench
@@ -71,6 +72,15 @@ class MeasuredVllm(MeasuredEngine):
     def version(self) -> str | None:
         """The engine's version."""
         return self._live.limits.version if self._live is not None else None
+
+    @property
+    def fitted(self) -> Fitted:
+        """What is measured: decodes of one token, without adapters."""
+        kv_cache_dtype = "fp8" if self.engine.kv_cache_dtype == "fp8" else self.engine.engine_dtype
+        eager = [self.engine.enforce_eager]
+        return Fitted.model_validate(
+            {"kv_cache_dtypes": [kv_cache_dtype], "speculation": [False], "enforce_eager": eager, "adapters": [False]}
+        )
 
     @property
     def kv_cache(self) -> tuple[int, int] | None:

@@ -1,5 +1,6 @@
 """`kind: calibrate` from a config: an engine that is measured now, recordings, and what is wrong with either."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from replicas.calibration.file import KvCache, Memory, read
+from replicas.calibration.file import Calibration, KvCache, Memory, read
 from replicas.calibration.steps import COLUMNS
 from replicas.surrogate import Surrogate
 from sim.errors import ConfigError, TraceError
@@ -63,6 +64,24 @@ def test_the_same_recordings_give_the_same_file(tmp_path: Path) -> None:
     path = config(tmp_path, recordings=str(tmp_path))
     first = (run(path, out=tmp_path / "a", progress=False).folder / "calibration.yaml").read_bytes()
     assert (run(path, out=tmp_path / "b", progress=False).folder / "calibration.yaml").read_bytes() == first
+
+
+def test_a_fit_states_which_engine_was_recorded(tmp_path: Path) -> None:
+    record(tmp_path, "some", some_requests(10))
+    path = config(tmp_path, recordings=str(tmp_path))
+
+    def fitted(out: str) -> Calibration:
+        return read(run(path, out=tmp_path / out, progress=False).folder / "calibration.yaml")
+
+    first = fitted("plain")
+    plain = {"kv_cache_dtypes": ["bfloat16"], "speculation": [False], "enforce_eager": [True], "adapters": [False]}
+    assert first.fitted.model_dump(exclude_none=True) == plain
+    assert (first.engines.models, first.engines.tensor_parallel_sizes) == (["llama-3.1-8b"], [1])
+    meta = json.loads((tmp_path / "some_meta.json").read_text())
+    meta["engine_args"] |= {"kv_cache_dtype": "fp8_e4m3", "enable_lora": True, "speculative_config": {"method": "ngram"}}
+    (tmp_path / "some_meta.json").write_text(json.dumps(meta))
+    again = fitted("rare").fitted
+    assert (again.kv_cache_dtypes, again.speculation, again.adapters) == (["fp8"], [True], [True])
 
 
 def test_recordings_of_a_slow_and_a_fast_hour_are_told_apart(tmp_path: Path) -> None:

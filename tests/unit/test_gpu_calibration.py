@@ -178,6 +178,8 @@ def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: P
     for name in FREE:
         assert getattr(found.efficiencies, name) == pytest.approx(TRUE[name], rel=0.03), name
     assert set(found.given) == {*Efficiencies.model_fields} - {*FREE}
+    assert found.fitted.models == ["codellama-34b", "llama-2-70b", "llama-3.1-8b"]
+    assert (found.fitted.tensor_parallel_sizes, found.fitted.dtypes) == ([1, 4], ["bfloat16"])
 
 
 def guidellm_report(rows: list[dict[str, Any]]) -> dict[str, Any]:
