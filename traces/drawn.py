@@ -1,14 +1,17 @@
 """Requests made from laws: lengths, classes and shared prefixes, whenever it is that they arrive."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from sim.limits import MAX_CLASSES
 from traces.lengths import Lengths, Mix, RequestClass
 from traces.prefixes import PrefixChoice, Prefixes
 from traces.segments import Segments
+from traces.shown import shown
 from traces.traffic import Arrivals, Traffic
 
 
@@ -32,7 +35,10 @@ class Drawn(Traffic):
             raise ValueError("give either `lengths` or `classes`")
         names = [one.name for one in self.classes]
         if len(set(names)) < len(names):
-            raise ValueError(f"classes share a name; given: {', '.join(names)}")
+            twice = next(name for name, num in Counter(names).items() if num > 1)
+            raise ValueError(f"classes: two are named {shown(twice)}; names must differ")
+        if len(names) > MAX_CLASSES:
+            raise ValueError(f"classes: {len(names):,} are given; at most {MAX_CLASSES:,} are told apart")
         return self
 
     def drawing(self, seed: int, segments: Segments) -> Callable[[Arrivals], None]:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from traces.shown import cut
 
 MAX_CLASSES = 1000
 """Assumption: results are reported for each class, and nobody reads more."""
@@ -30,7 +31,7 @@ class Labels:
         encoded = pc.dictionary_encode(text)
         here = [self._ids.setdefault(label, len(self._ids)) for label in encoded.dictionary.to_pylist()]
         if len(self._ids) > MAX_CLASSES:
-            some = ", ".join(list(self._ids)[:3])
+            some = ", ".join(map(cut, list(self._ids)[:3]))
             raise TraceError(
                 f"{self._path}: columns.class_name names a column of more than {MAX_CLASSES:,} different values "
                 f"({some}, ...); a class is a kind of request, not one request"

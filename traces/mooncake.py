@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sim.limits import MAX_TOKENS
 from sim.records import SEGMENT
 from traces.cells import MISSING
 from traces.ids import id_lists
 from traces.recorded import Columns, Recorded
 from traces.segments import Content, named
+from traces.shown import shown
 
 
 class Mooncake(Recorded):
@@ -31,6 +33,7 @@ class Mooncake(Recorded):
     trace_block_tokens: int = Field(
         default=512,
         ge=1,
+        le=MAX_TOKENS,
         description="Tokens that each of `hash_ids` stands for, in the trace. The engine's own block_size is another matter.",
     )
 
@@ -55,7 +58,7 @@ class Mooncake(Recorded):
 
         def explain(i: int) -> str:
             if given[i] == MISSING:
-                return f"hash_ids is {batch.column('hash_ids')[i].as_py()!r}; allowed: a list of 64-bit whole numbers"
+                return f"hash_ids is {shown(batch.column('hash_ids')[i].as_py())}; allowed: a list of 64-bit whole numbers"
             return (
                 f"hash_ids holds {given[i]}; a prompt of {prompt_tokens[i]} tokens, {self.trace_block_tokens} to a block "
                 f"(trace_block_tokens), expects {expected[i]} id{'' if expected[i] == 1 else 's'}"

@@ -5,6 +5,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from sim.limits import MAX_TOKENS
 from sim.params import Params
 from sim.randomness import stream
 from sim.records import SEGMENT
@@ -22,7 +23,7 @@ class Prefixes(Params):
     """
 
     num: int = Field(default=100, ge=1, le=1_000_000, description="Different prefixes.")
-    tokens: Annotated[int, Field(ge=1)] | LengthLaw = Field(
+    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | LengthLaw = Field(
         description="Length of a prefix, in tokens: of every one, or the law that each one's is drawn from, once for a seed."
     )
     zipf: float = Field(

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sim.errors import TraceError
+from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_RUN_S, MAX_TOKENS
 from sim.params import Params
 from traces.segments import Segments
 
@@ -23,6 +26,29 @@ def count(counts: Counter[str], reason: str, num_rows: int) -> None:
     """Adds to a reason's count, which appears once there is something to count."""
     if num_rows:
         counts[reason] += num_rows
+
+
+_ALLOWED = {
+    "arrived_at_s": (0.0, MAX_RUN_S),
+    "num_prompt_tokens": (1, MAX_TOKENS),
+    "num_output_tokens": (1, MAX_TOKENS),
+    "class_id": (0, MAX_CLASSES - 1),
+}
+
+
+def check_rows(rows: Arrivals, num_before: int) -> None:
+    """Refuses arrivals that a run cannot hold: the last door, for kinds whose own have let them pass.
+
+    Raises:
+        TraceError: which request, what it has, and what is allowed.
+    """
+    if num_before + len(rows) > MAX_REQUESTS:
+        raise TraceError(f"traffic: more than {MAX_REQUESTS:,} requests; `limit` stops before")
+    for name, (least, most) in _ALLOWED.items():
+        values = rows[name]
+        if not (values.min() >= least and values.max() <= most):  # NaN is neither
+            i = int(np.argmin((values >= least) & (values <= most)))
+            raise TraceError(f"traffic: request {num_before + i}: {name} is {values[i]:,}; allowed: {least:,} to {most:,}")
 
 
 @dataclass(frozen=True)
@@ -62,10 +88,13 @@ class Traffic(Params):
     requests are there to be sent; how long `max_concurrency` holds them back is known only while the fleet runs.
     """
 
-    limit: int | None = Field(default=None, ge=1, description="Stop after this many requests; null takes all.")
+    limit: int | None = Field(
+        default=None, ge=1, le=MAX_REQUESTS, description="Stop after this many requests; null takes all."
+    )
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_REQUESTS,
         description="Requests that the client has in flight at most, as load generators limit them: one that is due while so "
         "many are is held back, and sent when one ends, those held longest first. It arrives when it is sent, and its TTFT "
         "counts from there. null = no limit.",
@@ -126,6 +155,7 @@ class Traffic(Params):
                 rows = rows[:room]
             for first in range(0, len(rows), chunk_rows):
                 piece = rows[first : first + chunk_rows]
+                check_rows(piece, counts["kept"])
                 counts["kept"] += len(piece)
                 segments.forget_before(int(piece["first_segment"][0]))
                 yield piece
