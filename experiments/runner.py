@@ -22,6 +22,7 @@ from sim.errors import EngineError
 from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
+from traces.traffic import remarks
 
 
 def run_one(
@@ -166,8 +167,8 @@ def _ideal_cached_share(wiring: Wiring) -> float:
 
 
 def _warnings(wiring: Wiring) -> list[str]:
-    dropped = {name: n for name, n in wiring.traffic.counts.items() if n and name.startswith(("dropped", "clipped"))}
-    lines = [f"traffic: {n:,} rows {name.replace('_', ' ', 1).replace('_', ' ')}" for name, n in dropped.items()]
+    found = [*wiring.experiment.traffic.notes, *remarks(wiring.traffic.counts)]
+    lines = [f"traffic: {line}" for line in found]
     clock = wiring.plane.fleet.clock[0]
     if clock.num_held:
         lines.append(

@@ -47,6 +47,6 @@ def check_held_tokens(engine: Any) -> None:
     if most > MAX_HELD_TOKENS:
         raise ValueError(
             f"{seqs:,} requests (max_num_seqs) of {longest:,} tokens (max_model_len, or what fits in the KV cache) hold up to "
-            f"{most:,} tokens; an engine counts at most {MAX_HELD_TOKENS:,}: lower max_num_seqs to {MAX_HELD_TOKENS // longest:,}, "
-            "max_model_len, or num_gpu_blocks"
+            f"{most:,} tokens; an engine counts at most {MAX_HELD_TOKENS:,}: lower max_num_seqs to "
+            f"{MAX_HELD_TOKENS // longest:,}, max_model_len, or num_gpu_blocks"
         )

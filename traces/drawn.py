@@ -41,7 +41,7 @@ class Drawn(Traffic):
             raise ValueError(f"classes: {len(names):,} are given; at most {MAX_CLASSES:,} are told apart")
         return self
 
-    def drawing(self, seed: int, segments: Segments) -> Callable[[Arrivals], None]:
+    def drawing(self, seed: int, segments: Segments, counts: Counter[str]) -> Callable[[Arrivals], None]:
         """Returns what fills in the requests of this seed, chunk after chunk: rows that have their instants."""
         mix = Mix(self._mixed, seed)
         choice = None if self.prefixes is None else PrefixChoice(self.prefixes, seed)
@@ -49,7 +49,7 @@ class Drawn(Traffic):
         def draw(rows: Arrivals) -> None:
             mix.fill(rows)
             if choice is not None:
-                choice.fill(rows, segments)
+                choice.fill(rows, segments, counts)
 
         return draw
 
@@ -58,6 +58,14 @@ class Drawn(Traffic):
         if self.lengths is not None:
             return (RequestClass(name="default", share=1.0, lengths=self.lengths),)
         return self.classes
+
+    @property
+    def notes(self) -> list[str]:
+        """Whether prefixes are as long as the prompts that they are part of."""
+        if self.prefixes is None or self.prefixes.mean_tokens < self.mean_prompt_tokens:
+            return []
+        means = f"{self.prefixes.mean_tokens:,.0f} tokens on average, prompts {self.mean_prompt_tokens:,.0f}"
+        return [f"prefixes are as long as the prompts that begin with them ({means}): prompts are all prefix"]
 
     @property
     def shares_tokens(self) -> bool:

@@ -133,14 +133,16 @@ def _json_column(cells: list[Any]) -> Any:
         column = pa.array(cells)
     except (pa.ArrowException, OverflowError):  # several types, or a number of more than 63 bits
         column = None
-    if column is None or (pa.types.is_nested(column.type) and not _is_of_whole_numbers(column.type)):
+    if column is None or (pa.types.is_nested(column.type) and not _is_of_ids(column.type)):
         text = (cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in cells)
         column = pa.array(text, pa.string())
     return column
 
 
-def _is_of_whole_numbers(kind: Any) -> bool:
-    return pa.types.is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type))
+def _is_of_ids(kind: Any) -> bool:
+    if not pa.types.is_list(kind):
+        return False
+    return any(is_of(kind.value_type) for is_of in (pa.types.is_integer, pa.types.is_string, pa.types.is_null))
 
 
 _LENIENT = pa_csv.ParseOptions(invalid_row_handler=lambda row: "skip")

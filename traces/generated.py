@@ -36,8 +36,8 @@ class Generated(Drawn):
             num_expected = self.mean_rate_per_s(0.0, self.duration_s) * self.duration_s
         if self.limit is None and not num_expected <= MAX_REQUESTS:
             raise ValueError(
-                f"{num_expected:,.6g} requests are expected, and a run has at most {MAX_REQUESTS:,}; lower the rate or duration_s, "
-                "or give `limit`"
+                f"{num_expected:,.6g} requests are expected, and a run has at most {MAX_REQUESTS:,}; lower the rate or "
+                "duration_s, or give `limit`"
             )
         return self
 
@@ -57,7 +57,7 @@ class Generated(Drawn):
         """Yields the arrivals of this seed in chunks."""
         rescaling = Rescaling(self.rate(seed), self.duration_s)
         renewal = self.process(rescaling.total, stream(seed, "arrivals"))
-        draw = self.drawing(seed, segments)
+        draw = self.drawing(seed, segments, counts)
         latest_s = 0.0
         while True:
             room = chunk_rows if self.limit is None else min(chunk_rows, self.limit - counts["read"])

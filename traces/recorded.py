@@ -21,7 +21,7 @@ from traces.labels import Labels
 from traces.repeat import repeat
 from traces.segments import Content, Segments, for_copies
 from traces.survey import Survey, survey
-from traces.traffic import CHUNK_ROWS, Arrivals, Traffic, count
+from traces.traffic import ALL_PREFIX, CHUNK_ROWS, Arrivals, Traffic, count
 
 
 class Columns(NamedTuple):
@@ -170,6 +170,7 @@ class Recorded(Traffic):
             stored = for_copies(content, times) if times > 1 else content.segments
             rows["num_segments"] = content.num_segments
             rows["first_segment"] = segments.add(stored, times * content.num_segments)
+            count(check.counts, ALL_PREFIX, content.num_all_prefix)
         return check.accept(rows, batch, content)
 
     @cached_property

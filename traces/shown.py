@@ -9,7 +9,7 @@ def shown(value: object) -> str:
     >>> shown(" 12"), shown(None), shown(float("inf"))
     ("' 12'", 'None', 'inf')
     >>> shown(list(range(1000)))
-    '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1 ... 3, 994, 995, 996, 997, 998, 999]'
+    '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 ... 2, 993, 994, 995, 996, 997, 998, 999]'
     """
     return cut(repr(value))
 

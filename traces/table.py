@@ -96,6 +96,7 @@ class Table(Recorded):
             is_unreadable,
             has_prefix & (given != prefix_tokens),
             explain,
+            int(np.count_nonzero(has_prefix & (given == rows["num_prompt_tokens"]))),
         )
 
     def _prefixes(self, batch: Any, num_rows: int) -> tuple[Integers, Integers, Mask]:

@@ -22,6 +22,24 @@ CHUNK_ROWS = 131_072
 """Arrivals made at a time: large enough for NumPy, small enough for a core's cache. No result depends on it."""
 
 
+ALL_PREFIX = "prompts_all_prefix"
+"""Counts requests whose prompt is nothing but a prefix that others have too."""
+
+
+def remarks(counts: Counter[str]) -> list[str]:
+    """Returns what one pass over traffic left out, changed or found odd, a line each.
+
+    >>> remarks(Counter(read=9, kept=7, dropped_zero_tokens=2, prompts_all_prefix=7))
+    ['2 rows dropped zero tokens', '7 prompts are all prefix: nothing is left that a cache could miss but their last token']
+    """
+    changed = {name: num for name, num in counts.items() if num and name.startswith(("dropped", "clipped"))}
+    lines = [f"{num:,} rows {name.replace('_', ' ')}" for name, num in changed.items()]
+    if counts[ALL_PREFIX]:
+        why = "nothing is left that a cache could miss but their last token"
+        lines.append(f"{counts[ALL_PREFIX]:,} prompts are all prefix: {why}")
+    return lines
+
+
 def count(counts: Counter[str], reason: str, num_rows: int) -> None:
     """Adds to a reason's count, which appears once there is something to count."""
     if num_rows:
@@ -161,6 +179,11 @@ class Traffic(Params):
                 yield piece
             if counts["kept"] == self.limit:
                 return
+
+    @property
+    def notes(self) -> list[str]:
+        """What was guessed of the traffic, and what is odd about it, in sentences for a person."""
+        return []
 
     def describe(self) -> str:
         """Returns one line for a person: how many requests are expected, over how long, and how large.

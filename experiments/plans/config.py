@@ -132,7 +132,7 @@ class Plan(Study):
 
     def describe(self) -> list[str]:
         """Returns the traffic in a line."""
-        return [f"traffic: {self.traffic.describe()}"]
+        return [f"traffic: {line}" for line in (self.traffic.describe(), *self.traffic.notes)]
 
     @property
     def tpot_s(self) -> float | None:

@@ -173,7 +173,7 @@ class Experiment(Study):
 
     def describe(self) -> list[str]:
         """Returns the traffic in a line, and where the memory of each pool's GPUs goes."""
-        lines = [f"traffic: {self.traffic.describe()}"]
+        lines = [f"traffic: {line}" for line in (self.traffic.describe(), *self.traffic.notes)]
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
         return lines
@@ -183,7 +183,8 @@ class Experiment(Study):
         num_slots = sum(pool.autoscaler.max_machines * pool.replicas.data_parallel_size for pool in self.pools)
         if num_slots > MAX_SLOTS:
             raise ValueError(
-                f"pools: max_replicas (times data_parallel_size) come to {num_slots:,} engines; at most {MAX_SLOTS:,} are simulated"
+                f"pools: max_replicas (times data_parallel_size) come to {num_slots:,} engines; at most {MAX_SLOTS:,} are "
+                "simulated"
             )
         return self
 

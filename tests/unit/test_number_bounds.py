@@ -21,8 +21,8 @@ from sim.limits import MAX_CLASSES, MAX_TOKENS
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL
 from sim.window import load, new_fleet
-from tests.fleets import arrivals as rows_of
 from tests.fleets import Kept, engine
+from tests.fleets import arrivals as rows_of
 from traces import KINDS, Traffic
 from traces.cells import MISSING, instants_ns, whole_numbers
 from traces.segments import Segments
@@ -31,6 +31,7 @@ from traces.traffic import Arrivals
 WRAPS = 2**32 + 100
 """A prompt of this many tokens was once served as one of 100."""
 ROWS = [(0, 10, 5), (1, WRAPS, 5), (2, 10, WRAPS), (3, 10, 5)]
+NO_ACTIVATIONS = {"activation_bytes": 0.0}
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 10}, "output": {"kind": "fixed", "tokens": 5}}
 
 
@@ -220,8 +221,8 @@ def test_nothing_wraps_on_its_way_into_the_window() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_num_seqs": 65_536, "max_num_batched_tokens": 10**6, "activation_bytes": 0}, "max_num_seqs must be at most 65,535, given 65,536"),
-        ({"max_num_batched_tokens": 2**32, "activation_bytes": 0}, "max_num_batched_tokens must be at most 1,000,000,000, given 4,294,967,296"),
+        ({"max_num_seqs": 65_536, "max_num_batched_tokens": 10**6, **NO_ACTIVATIONS}, "at most 65,535, given 65,536"),
+        ({"max_num_batched_tokens": 2**32, **NO_ACTIVATIONS}, "at most 1,000,000,000, given 4,294"),
         ({"num_gpu_blocks": 2**32}, "num_gpu_blocks must be at most 2,147,483,647, given 4,294,967,295"),
         ({"block_size": 2**20, "num_gpu_blocks": 10}, "block_size must be at most 65,536, given 1,048,576"),
         ({"max_num_queued_reqs": 2**63}, "max_num_queued_reqs must be below 2\\*\\*63"),
@@ -243,7 +244,7 @@ def test_requests_that_share_more_tokens_than_are_counted_are_refused_where_they
 
 def test_a_class_asks_for_no_more_than_its_record_holds() -> None:
     for asked in ({"priority": 2**63}, {"priority": -(2**40)}, {"max_tokens": WRAPS}, {"num_free_tokens": 2**64}):
-        with pytest.raises(ValidationError, match="less than or equal|greater than or equal"):
+        with pytest.raises(ValidationError, match=r"less than or equal|greater than or equal"):
             RequestKind(**asked)
 
 
