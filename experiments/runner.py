@@ -114,7 +114,7 @@ def _simulation(run: RunConfig) -> Experiment:
 
 
 _MOST_LOOKED_THROUGH = 1_000_000
-"""Requests whose shared tokens are looked through a second time, at some 5 us each."""
+"""Requests whose shared tokens are looked through a second time, at a microsecond or two each."""
 
 
 class GapWindow:

@@ -56,8 +56,10 @@ class Mooncake(Recorded):
             batch = next(read_columns(self.path, ["timestamp"], lambda row, why: None), None)
         except TraceError:  # said when the rows are read
             return "ms"
-        in_s = [] if batch is None else instants_ns(batch.column(0), "s")
-        return "s" if any(at_ns % 10**9 for at_ns in in_s if at_ns != MISSING) else "ms"
+        if batch is None:
+            return "ms"
+        at_ns = instants_ns(batch.column(0), "s")
+        return "s" if (at_ns[at_ns != MISSING] % 10**9).any() else "ms"
 
     @property
     def notes(self) -> list[str]:
