@@ -21,6 +21,7 @@ from sim.errors import EngineError
 from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
+from traces.traffic import remarks
 
 
 def run_one(
@@ -113,7 +114,7 @@ def _simulation(run: RunConfig) -> Experiment:
 
 
 _MOST_LOOKED_THROUGH = 1_000_000
-"""Requests whose shared tokens are looked through a second time, at some 5 us each."""
+"""Requests whose shared tokens are looked through a second time, at a microsecond or two each."""
 
 
 class GapWindow:
@@ -166,8 +167,8 @@ def _ideal_cached_share(wiring: Wiring) -> float:
 
 
 def _warnings(wiring: Wiring) -> list[str]:
-    dropped = {name: n for name, n in wiring.traffic.counts.items() if n and name.startswith(("dropped", "clipped"))}
-    lines = [f"traffic: {n:,} rows {name.replace('_', ' ', 1).replace('_', ' ')}" for name, n in dropped.items()]
+    found = [*wiring.experiment.traffic.notes, *remarks(wiring.traffic.counts)]
+    lines = [f"traffic: {line}" for line in found]
     clock = wiring.plane.fleet.clock[0]
     if clock.num_held:
         lines.append(

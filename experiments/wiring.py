@@ -12,6 +12,8 @@ from experiments.settings.gateway import Gateway
 from replicas.capacity import Capacity, capacity
 from replicas.live.plane import LivePlane
 from replicas.plane import DataPlane
+from replicas.record_limits import check_held_tokens
+from sim.errors import ConfigError
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
 from sim.randomness import stream
@@ -96,6 +98,10 @@ class Wiring:
         engine = pool.replicas.engine(pool.model, pool.gpu)[0]
         if pool.replicas.enable_prefix_caching is None and pool.replicas.batching == "continuous":
             engine.enable_prefix_caching |= self.experiment.traffic.shares_tokens  # lpm has it on already
+            try:
+                check_held_tokens(engine)
+            except ValueError as error:
+                raise ConfigError(f"pools.{pool.name}.replicas: {error}") from error
         if all(kind.lora is None for kind in self.experiment.classes.values()):
             engine.max_loras = 0
         return engine

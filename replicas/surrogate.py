@@ -20,6 +20,7 @@ from replicas.memory import (
     weight_bytes,
     weight_bytes_read,
 )
+from replicas.record_limits import check_fields, check_held_tokens
 from replicas.roofline import roofline
 from replicas.vllm_defaults import defaults
 from sim.params import Params
@@ -274,8 +275,10 @@ class Surrogate(Params):
             **roofline(self, model, gpu, max_num_seqs),
             **self._calibrated(model, gpu),
         }
+        check_fields(fields)
         for name, value in fields.items():
             engine[name] = value
+        check_held_tokens(engine[0])
         return engine
 
     def memory(self, model: Model, gpu: Gpu) -> MemoryBreakdown:

@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 
 from sim.compiled import loop
+from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_TOKENS
 from sim.records import (
     ARRIVAL,
     BATCH,
@@ -142,11 +143,20 @@ def load(fleet: Fleet, arrivals: Any, segments: Any = NO_SEGMENTS) -> Fleet:
         arrivals: (n,) ARRIVAL records.
         segments: (m,) SEGMENT records: those of the first arrival, then those of the second, and so on.
     """
+    _check_fits(fleet, arrivals)
     fleet = _grown(fleet, int(fleet.clock[0].num_loaded) + len(arrivals) - int(fleet.clock[0].num_taken))
     if len(segments) and fleet.sequences.size > 1:
         fleet = _with_segments(fleet, segments)
     _expect(fleet, np.ascontiguousarray(arrivals).view(np.recarray), _blank_request())
     return fleet
+
+
+def _check_fits(fleet: Fleet, arrivals: Any) -> None:
+    """Ours, should a door have let something pass: nothing may wrap on its way into a REQUEST."""
+    assert int(fleet.clock[0].num_loaded) + len(arrivals) <= MAX_REQUESTS, "more requests than ids"
+    assert not len(arrivals) or arrivals["class_id"].max() < MAX_CLASSES, "a class beyond 16 bits"
+    for name in ("num_prompt_tokens", "num_output_tokens"):
+        assert not len(arrivals) or 0 <= arrivals[name].min() <= arrivals[name].max() <= MAX_TOKENS, f"{name} beyond 32 bits"
 
 
 def _blank_request() -> Any:

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from sim.limits import MAX_TOKENS
 from traces.cells import MISSING, Mask
 from traces.segments import Content
+from traces.shown import shown
 from traces.traffic import count
 
 RECORDED = np.dtype(
@@ -38,6 +40,7 @@ class _BadRows(NamedTuple):
 
     unreadable: Mask
     zero_tokens: Mask
+    too_many_tokens: Mask
     inconsistent: Mask
     unsorted: Mask
     any: Mask
@@ -49,10 +52,11 @@ class RowCheck:
     """Checks a file's rows, batch after batch.
 
     A row is bad for the first of these reasons that holds: `malformed` (too few or many fields, no JSON object),
-    `unreadable` (a cell is empty or no number or date), `zero_tokens` (fewer than one prompt or output token),
+    `unreadable` (a cell is empty or no number or date), `too_many_tokens` (more than any request has, see `sim.limits`),
+    `zero_tokens` (fewer than one prompt or output token),
     `inconsistent` (what it says of its prompt does not fit the prompt's length), `unsorted` (earlier than a row before it).
     Under `clip`, too few tokens become 1, of its content what fits stays, and too early an instant becomes that of the row
-    before; the first two cannot be mended and are dropped. `counts` gets `read`, `dropped_<reason>` and `clipped_<reason>`.
+    before; the first three cannot be mended and are dropped. `counts` gets `read`, `dropped_<reason>` and `clipped_<reason>`.
     """
 
     path: str
@@ -91,20 +95,20 @@ class RowCheck:
 
     def _find(self, rows: NDArray[Any], content: Content | None) -> _BadRows:
         at_ns, prompt, output = rows["at_ns"], rows["num_prompt_tokens"], rows["num_output_tokens"]
+        none = np.zeros(len(rows), np.bool_)
         unreadable = (at_ns == MISSING) | (prompt == MISSING) | (output == MISSING)
-        zero_tokens = ~unreadable & ((prompt < 1) | (output < 1))
+        unreadable = unreadable | (none if content is None else content.is_unreadable)
+        too_many_tokens = ~unreadable & ((prompt > MAX_TOKENS) | (output > MAX_TOKENS))
+        zero_tokens = ~unreadable & ~too_many_tokens & ((prompt < 1) | (output < 1))
         latest_ns = np.maximum.accumulate(np.concatenate([[self.latest_ns], at_ns]))
-        inconsistent = np.zeros(len(rows), np.bool_)
-        if content is not None:
-            unreadable = unreadable | content.is_unreadable
-            zero_tokens = zero_tokens & ~content.is_unreadable
-            inconsistent = ~unreadable & ~zero_tokens & content.is_inconsistent
-        unsorted = ~unreadable & (at_ns < latest_ns[:-1]) & self.check_order
-        bad = unreadable | zero_tokens | inconsistent | unsorted
-        return _BadRows(unreadable, zero_tokens, inconsistent, unsorted, bad, latest_ns)
+        inconsistent = none if content is None else ~unreadable & ~too_many_tokens & ~zero_tokens & content.is_inconsistent
+        unsorted = ~unreadable & ~too_many_tokens & (at_ns < latest_ns[:-1]) & self.check_order
+        bad = unreadable | too_many_tokens | zero_tokens | inconsistent | unsorted
+        return _BadRows(unreadable, zero_tokens, too_many_tokens, inconsistent, unsorted, bad, latest_ns)
 
     def _drop(self, rows: NDArray[Any], bad: _BadRows) -> NDArray[Any]:
         count(self.counts, "dropped_unreadable", int(bad.unreadable.sum()))
+        count(self.counts, "dropped_too_many_tokens", int(bad.too_many_tokens.sum()))
         count(self.counts, "dropped_zero_tokens", int(bad.zero_tokens.sum()))
         count(self.counts, "dropped_inconsistent", int(bad.inconsistent.sum()))
         count(self.counts, "dropped_unsorted", int((bad.unsorted & ~bad.zero_tokens & ~bad.inconsistent).sum()))
@@ -112,13 +116,14 @@ class RowCheck:
 
     def _clip(self, rows: NDArray[Any], bad: _BadRows) -> NDArray[Any]:
         count(self.counts, "dropped_unreadable", int(bad.unreadable.sum()))
+        count(self.counts, "dropped_too_many_tokens", int(bad.too_many_tokens.sum()))
         count(self.counts, "clipped_zero_tokens", int(bad.zero_tokens.sum()))
         count(self.counts, "clipped_inconsistent", int(bad.inconsistent.sum()))
         count(self.counts, "clipped_unsorted", int(bad.unsorted.sum()))
         for field in FIELDS[1:]:
             rows[field] = np.maximum(rows[field], 1)
         rows["at_ns"] = np.where(bad.unsorted, bad.latest_ns[1:], rows["at_ns"])
-        return rows[~bad.unreadable]
+        return rows[~bad.unreadable & ~bad.too_many_tokens]
 
     def check_gaps(self, at_ns: NDArray[np.int64], before_ns: int = MISSING) -> None:
         """Refuses sorted instants that seem to come from two clocks.
@@ -139,9 +144,12 @@ class RowCheck:
         for name, field in zip(self.columns, FIELDS, strict=True):
             if row[field] == MISSING:
                 allowed = "an instant (is the time unit right?)" if field == "at_ns" else "a whole number"
-                return f"{name} is {cells.column(name)[0].as_py()!r}; allowed: {allowed}"
+                return f"{name} is {shown(cells.column(name)[0].as_py())}; allowed: {allowed}"
         if content is not None and content.is_unreadable[i]:
             return content.explain(i)
+        for name, field in zip(self.columns[1:], FIELDS[1:], strict=True):
+            if row[field] > MAX_TOKENS:
+                return f"{name} is {row[field]:,}; allowed: at most {MAX_TOKENS:,}"
         for name, field in zip(self.columns[1:], FIELDS[1:], strict=True):
             if row[field] < 1:
                 return f"{name} is {row[field]}; allowed: at least 1"

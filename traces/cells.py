@@ -58,7 +58,9 @@ def _integers(column: Any) -> Integers:
 
 
 def _scaled(column: Any, factor: int, is_whole: bool = True) -> Integers:
-    """Cells times a whole factor, exact for whole numbers; MISSING when the result does not fit."""
+    """Cells times a whole factor, exact for whole numbers; MISSING when the result does not fit, and for true and false."""
+    if pa.types.is_boolean(column.type):
+        return np.full(len(column), MISSING)
     largest = (2**63 - 1) // factor
     if not pa.types.is_floating(column.type):
         try:
@@ -113,4 +115,5 @@ def _iso_ns(text: str) -> int:
     except ValueError:  # the 31st of February
         return MISSING
     seconds = round((instant - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
-    return seconds * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
+    at_ns = seconds * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
+    return at_ns if abs(at_ns) < 2**63 else MISSING  # it is before 1677 or after 2262

@@ -34,7 +34,7 @@ class Concurrent(Drawn):
 
     def arrivals(self, seed: int, counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
         """Yields the requests of this seed in chunks, all at 0."""
-        draw = self.drawing(seed, segments)
+        draw = self.drawing(seed, segments, counts)
         while counts["read"] < self.num_requests:
             rows = np.zeros(min(chunk_rows, self.num_requests - counts["read"]), ARRIVAL)
             draw(rows)

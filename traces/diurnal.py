@@ -5,6 +5,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from sim.limits import MAX_RUN_S
 from sim.params import Params
 from sim.randomness import stream
 from traces.generated import Generated
@@ -28,7 +29,7 @@ class Diurnal(Generated):
     Time 0 is midnight. Weekends and noise multiply the daily wave; flash crowds are added and not multiplied.
     """
 
-    duration_s: float = Field(default=DAY_S, gt=0, description="Traffic stops after this long, in seconds.")
+    duration_s: float = Field(default=DAY_S, gt=0, le=MAX_RUN_S, description="Traffic stops after this long, in seconds.")
     peak_per_s: float = Field(gt=0, description="Requests per second at the peak.")
     trough_per_s: float = Field(ge=0, description="Requests per second at the trough, twelve hours from the peak.")
     peak_hour: float = Field(default=14.0, ge=0, lt=24, description="Hour of the peak, from midnight.")

@@ -1,14 +1,17 @@
 """Requests made from laws: lengths, classes and shared prefixes, whenever it is that they arrive."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from sim.limits import MAX_CLASSES
 from traces.lengths import Lengths, Mix, RequestClass
 from traces.prefixes import PrefixChoice, Prefixes
 from traces.segments import Segments
+from traces.shown import shown
 from traces.traffic import Arrivals, Traffic
 
 
@@ -32,10 +35,13 @@ class Drawn(Traffic):
             raise ValueError("give either `lengths` or `classes`")
         names = [one.name for one in self.classes]
         if len(set(names)) < len(names):
-            raise ValueError(f"classes share a name; given: {', '.join(names)}")
+            twice = next(name for name, num in Counter(names).items() if num > 1)
+            raise ValueError(f"classes: two are named {shown(twice)}; names must differ")
+        if len(names) > MAX_CLASSES:
+            raise ValueError(f"classes: {len(names):,} are given; at most {MAX_CLASSES:,} are told apart")
         return self
 
-    def drawing(self, seed: int, segments: Segments) -> Callable[[Arrivals], None]:
+    def drawing(self, seed: int, segments: Segments, counts: Counter[str]) -> Callable[[Arrivals], None]:
         """Returns what fills in the requests of this seed, chunk after chunk: rows that have their instants."""
         mix = Mix(self._mixed, seed)
         choice = None if self.prefixes is None else PrefixChoice(self.prefixes, seed)
@@ -43,7 +49,7 @@ class Drawn(Traffic):
         def draw(rows: Arrivals) -> None:
             mix.fill(rows)
             if choice is not None:
-                choice.fill(rows, segments)
+                choice.fill(rows, segments, counts)
 
         return draw
 
@@ -52,6 +58,14 @@ class Drawn(Traffic):
         if self.lengths is not None:
             return (RequestClass(name="default", share=1.0, lengths=self.lengths),)
         return self.classes
+
+    @property
+    def notes(self) -> list[str]:
+        """Whether prefixes are as long as the prompts that they are part of."""
+        if self.prefixes is None or self.prefixes.mean_tokens < self.mean_prompt_tokens:
+            return []
+        means = f"{self.prefixes.mean_tokens:,.0f} tokens on average, prompts {self.mean_prompt_tokens:,.0f}"
+        return [f"prefixes are as long as the prompts that begin with them ({means}): prompts are all prefix"]
 
     @property
     def shares_tokens(self) -> bool:

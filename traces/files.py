@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from sim.limits import MAX_TOKENS
 from traces.cells import whole_numbers
+from traces.shown import cut, shown
 
 BLOCK_BYTES = 1 << 20
 """Read from a text file at a time; about 25,000 rows of an Azure trace. Arrow reads some 35 blocks of a CSV ahead."""
@@ -54,7 +56,7 @@ def read_columns(path: str, columns: Sequence[str], malformed: Malformed, hint: 
     try:
         yield from read(file, list(dict.fromkeys(columns)), malformed)
     except (pa.ArrowInvalid, OSError) as error:
-        raise TraceError(f"{path}: {str(error).splitlines()[0]}") from error
+        raise TraceError(f"{path}: {cut(str(error).splitlines()[0])}") from error
 
 
 def _read_parquet(file: Path, columns: list[str], malformed: Malformed) -> Iterator[Any]:
@@ -67,7 +69,7 @@ def _read_csv(file: Path, columns: list[str], malformed: Malformed) -> Iterator[
     bad_rows: list[tuple[int | None, str]] = []
 
     def skip(row: Any) -> str:  # called while Arrow parses; what it raises would be lost, hence the list
-        why = f"the number of fields differs from the header's: '{row.text[:80]}'"
+        why = f"the number of fields differs from the header's: '{cut(row.text)}'"
         bad_rows.append((None if row.number is None else row.number - 1, why))
         return "skip"
 
@@ -111,7 +113,7 @@ def _read_json(file: Path, columns: list[str], malformed: Malformed) -> Iterator
                 if row is not None:
                     rows.append(row)
                 elif line.strip():
-                    malformed(number, f"no JSON object: '{line[:80].decode(errors='replace').strip()}'")
+                    malformed(number, f"no JSON object: '{cut(line[:1000].decode(errors='replace').strip())}'")
             if rows:
                 _check_columns(file, columns, list(dict.fromkeys(name for row in rows for name in row)))
             num_lines += len(lines)
@@ -131,14 +133,16 @@ def _json_column(cells: list[Any]) -> Any:
         column = pa.array(cells)
     except (pa.ArrowException, OverflowError):  # several types, or a number of more than 63 bits
         column = None
-    if column is None or (pa.types.is_nested(column.type) and not _is_of_whole_numbers(column.type)):
+    if column is None or (pa.types.is_nested(column.type) and not _is_of_ids(column.type)):
         text = (cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in cells)
         column = pa.array(text, pa.string())
     return column
 
 
-def _is_of_whole_numbers(kind: Any) -> bool:
-    return pa.types.is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type))
+def _is_of_ids(kind: Any) -> bool:
+    if not pa.types.is_list(kind):
+        return False
+    return any(is_of(kind.value_type) for is_of in (pa.types.is_integer, pa.types.is_string, pa.types.is_null))
 
 
 _LENIENT = pa_csv.ParseOptions(invalid_row_handler=lambda row: "skip")
@@ -149,7 +153,7 @@ def _check_columns(file: Path, wanted: Sequence[str], found: Sequence[str]) -> N
         if name not in found:
             near = get_close_matches(name, found, n=1)
             guess = f"; did you mean '{near[0]}'?" if near else ""
-            raise TraceError(f"{file}: no column '{name}'{guess}; found: {', '.join(found)}")
+            raise TraceError(f"{file}: no column '{name}'{guess}; found: {cut(', '.join(found))}")
 
 
 def read_lengths(path: str, column: str) -> NDArray[np.int64]:
@@ -166,10 +170,11 @@ def read_lengths(path: str, column: str) -> NDArray[np.int64]:
     num_rows = 0
     for batch in read_columns(path, [column], refuse):
         lengths = whole_numbers(batch.column(0))
-        bad = np.flatnonzero(lengths < 1)
+        bad = np.flatnonzero((lengths < 1) | (lengths > MAX_TOKENS))
         if len(bad):
-            given = batch.column(0)[int(bad[0])].as_py()
-            raise TraceError(f"{path}: row {num_rows + bad[0] + 1}: {column} is {given!r}; a length is at least 1 token")
+            given = shown(batch.column(0)[int(bad[0])].as_py())
+            allowed = f"a length is 1 to {MAX_TOKENS:,} tokens"
+            raise TraceError(f"{path}: row {num_rows + bad[0] + 1}: {column} is {given}; {allowed}")
         pieces.append(lengths)
         num_rows += len(lengths)
     if num_rows == 0:

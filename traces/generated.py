@@ -4,10 +4,12 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from sim.limits import MAX_REQUESTS, MAX_RUN_S
 from sim.randomness import stream
 from sim.records import ARRIVAL
 from traces.drawn import Drawn
@@ -25,8 +27,19 @@ class Generated(Drawn):
     where a kind has it.
     """
 
-    duration_s: float = Field(gt=0, description="Traffic stops after this long, in seconds.")
+    duration_s: float = Field(gt=0, le=MAX_RUN_S, description="Traffic stops after this long, in seconds.")
     rate_scale: float = Field(default=1.0, gt=0, description="Multiplies every rate.")
+
+    @model_validator(mode="after")
+    def _can_be_counted(self) -> Self:
+        with np.errstate(all="ignore"):  # rates that are infinite together are refused below, in words
+            num_expected = self.mean_rate_per_s(0.0, self.duration_s) * self.duration_s
+        if self.limit is None and not num_expected <= MAX_REQUESTS:
+            raise ValueError(
+                f"{num_expected:,.6g} requests are expected, and a run has at most {MAX_REQUESTS:,}; lower the rate or "
+                "duration_s, or give `limit`"
+            )
+        return self
 
     @abstractmethod
     def rate(self, seed: int | None) -> Rate:
@@ -44,7 +57,7 @@ class Generated(Drawn):
         """Yields the arrivals of this seed in chunks."""
         rescaling = Rescaling(self.rate(seed), self.duration_s)
         renewal = self.process(rescaling.total, stream(seed, "arrivals"))
-        draw = self.drawing(seed, segments)
+        draw = self.drawing(seed, segments, counts)
         latest_s = 0.0
         while True:
             room = chunk_rows if self.limit is None else min(chunk_rows, self.limit - counts["read"])

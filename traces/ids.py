@@ -29,7 +29,7 @@ def ids(column: Any) -> tuple[Integers, Mask]:
     """
     if pa.types.is_integer(column.type):
         return _bits(pc.fill_null(column, 0)), _bools(pc.is_valid(column))
-    text = _text(column)
+    text = as_text(column)
     is_present = _bools(pc.fill_null(pc.not_equal(text, ""), False))
     numbers = _plain_numbers(text)
     if numbers is not None:
@@ -39,7 +39,8 @@ def ids(column: Any) -> tuple[Integers, Mask]:
     return of_each[encoded.indices.to_numpy()], is_present
 
 
-def _text(column: Any) -> Any:
+def as_text(column: Any) -> Any:
+    """Returns the cells as text, whatever they are; an empty cell stays empty."""
     try:
         return pc.cast(column, pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # bytes, lists, mappings
@@ -75,12 +76,12 @@ def _signed(number: int) -> int:
 def id_lists(column: Any) -> tuple[Integers, Integers]:
     """Returns the ids of all cells, one cell's after the other, and how many each has; MISSING for a cell that is no list.
 
-    A cell is a list of 64-bit whole numbers, or that as text.
+    A cell is a list of 64-bit whole numbers or texts (see `ids`), or that as text.
     """
     if (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) and column.null_count == 0:
         inner = pc.list_flatten(column)
-        if pa.types.is_integer(inner.type) and inner.null_count == 0:
-            return _bits(inner), _bits(pc.list_value_length(column))
+        if (pa.types.is_integer(inner.type) or pa.types.is_string(inner.type)) and inner.null_count == 0:
+            return ids(inner)[0], _bits(pc.list_value_length(column))
     lists = [_id_list(cell) for cell in column.to_pylist()]
     num_ids = np.array([MISSING if one is None else len(one) for one in lists], np.int64)
     return np.array([number for one in lists for number in one or ()], np.int64), num_ids
@@ -91,15 +92,21 @@ def _id_list(cell: Any) -> list[int] | None:
 
     >>> _id_list("[1, 4294967297]"), _id_list([18446744073709551615]), _id_list("1"), _id_list([True]), _id_list([None])
     ([1, 4294967297], [-1], None, None, None)
+    >>> _id_list(["17", 17]), _id_list(["0a"]) == [hash_64("0a")]
+    ([17, 17], True)
     """
     if isinstance(cell, str):
         try:
             cell = json.loads(cell)
         except ValueError:
             return None
-    if not isinstance(cell, list) or not all(type(one) is int and -(2**63) <= one < 2**64 for one in cell):
+    if not isinstance(cell, list) or not all(map(_is_id, cell)):
         return None
-    return [_signed(one) for one in cell]
+    return [_id(one) if isinstance(one, str) else _signed(one) for one in cell]
+
+
+def _is_id(one: Any) -> bool:
+    return isinstance(one, str) or (type(one) is int and -(2**63) <= one < 2**64)
 
 
 def _bits(column: Any) -> Integers:

@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sim.errors import TraceError
+from traces.ids import as_text
+from traces.shown import cut
 
 MAX_CLASSES = 1000
 """Assumption: results are reported for each class, and nobody reads more."""
@@ -26,11 +27,11 @@ class Labels:
         Raises:
             TraceError: so many labels that they cannot be classes.
         """
-        text = pc.fill_null(pc.cast(column, pa.string()), "default")
+        text = pc.fill_null(as_text(column), "default")
         encoded = pc.dictionary_encode(text)
         here = [self._ids.setdefault(label, len(self._ids)) for label in encoded.dictionary.to_pylist()]
         if len(self._ids) > MAX_CLASSES:
-            some = ", ".join(list(self._ids)[:3])
+            some = ", ".join(map(cut, list(self._ids)[:3]))
             raise TraceError(
                 f"{self._path}: columns.class_name names a column of more than {MAX_CLASSES:,} different values "
                 f"({some}, ...); a class is a kind of request, not one request"

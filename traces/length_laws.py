@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy import special
 
+from sim.limits import MAX_TOKENS
 from sim.params import Params
 from traces.files import read_lengths
 from traces.rates import Floats
@@ -19,7 +20,7 @@ class Fixed(Params):
     """Every request has the same length."""
 
     kind: Literal["fixed"] = "fixed"
-    tokens: int = Field(ge=1, description="Tokens of every request.")
+    tokens: int = Field(ge=1, le=MAX_TOKENS, description="Tokens of every request.")
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
@@ -35,8 +36,8 @@ class Uniform(Params):
     """Every whole number from `low` to `high`, both included, is as likely as any other."""
 
     kind: Literal["uniform"] = "uniform"
-    low: int = Field(ge=1, description="Smallest number of tokens.")
-    high: int = Field(ge=1, description="Largest number of tokens.")
+    low: int = Field(ge=1, le=MAX_TOKENS, description="Smallest number of tokens.")
+    high: int = Field(ge=1, le=MAX_TOKENS, description="Largest number of tokens.")
 
     @model_validator(mode="after")
     def _low_is_below_high(self) -> Self:
@@ -58,8 +59,10 @@ class Uniform(Params):
 class Capped(Params):
     """What the open-ended laws share: lengths outside [min, max] are moved to the nearer end."""
 
-    min: int = Field(default=1, ge=1, description="Shorter lengths become this many tokens.")
-    max: int | None = Field(default=None, ge=1, description="Longer lengths become this many tokens; null: no cap.")
+    min: int = Field(default=1, ge=1, le=MAX_TOKENS, description="Shorter lengths become this many tokens.")
+    max: int | None = Field(
+        default=None, ge=1, le=MAX_TOKENS, description="Longer lengths become this many tokens; null: 1,000,000,000."
+    )
 
     @model_validator(mode="after")
     def _min_is_below_max(self) -> Self:
@@ -69,18 +72,17 @@ class Capped(Params):
 
     @property
     def _longest(self) -> float:
-        return np.inf if self.max is None else float(self.max)
+        return float(MAX_TOKENS if self.max is None else self.max)
 
     def _clip(self, tokens: Floats) -> Tokens:
-        # 2^53 is where floats stop counting by one; no request comes near it.
-        return np.clip(tokens, self.min, min(self._longest, 2.0**53)).astype(np.int64)
+        return np.clip(tokens, self.min, self._longest).astype(np.int64)
 
 
 class Exponential(Capped):
     """A geometric law on 1, 2, 3, ...: the memoryless one, whose standard deviation is about its mean."""
 
     kind: Literal["exponential"] = "exponential"
-    mean: float = Field(ge=1, description="Expected tokens, before the caps.")
+    mean: float = Field(ge=1, le=MAX_TOKENS, description="Expected tokens, before the caps.")
 
     @property
     def _log_more(self) -> float:  # log of the chance that one more token follows
@@ -94,7 +96,7 @@ class Exponential(Capped):
     def expected_tokens(self) -> float:
         """Returns the expected tokens, caps included: min + sum over n >= min of P(more than n), up to max."""
         tail_at_min = np.exp(self._log_more * self.min)
-        tail_at_max = 0.0 if self.max is None else np.exp(self._log_more * self.max)
+        tail_at_max = np.exp(self._log_more * self._longest)
         return float(self.min + (tail_at_min - tail_at_max) * self.mean)
 
 
@@ -102,7 +104,7 @@ class Lognormal(Capped):
     """Few short, most middling, some very long: the usual look of prompts and answers. Given by mean and a percentile."""
 
     kind: Literal["lognormal"] = "lognormal"
-    mean: float = Field(ge=1, description="Expected tokens, before the caps.")
+    mean: float = Field(ge=1, le=MAX_TOKENS, description="Expected tokens, before the caps.")
     p50: float | None = Field(default=None, gt=0, description="Median; below the mean.")
     p90: float | None = Field(default=None, gt=0, description="90th percentile; mean to 2.27 times the mean.")
     p95: float | None = Field(default=None, gt=0, description="95th percentile; mean to 3.87 times the mean.")
@@ -150,8 +152,6 @@ class Lognormal(Capped):
 
     def _mean_below(self, cap: float) -> float:
         """E[min(X, cap)], the partial expectation of a lognormal law."""
-        if np.isinf(cap):
-            return self.mean
         if self._sigma == 0:
             return min(self.mean, cap)
         z = (np.log(cap) - self._mu) / self._sigma
@@ -172,6 +172,8 @@ class Empirical(Capped):
             raise ValueError("give either `values`, or `path` with `column`")
         if self.values is not None and min(self.values) < 1:
             raise ValueError(f"values holds {min(self.values)}; a length is at least 1 token")
+        if self.values is not None and max(self.values) > MAX_TOKENS:
+            raise ValueError(f"values holds {max(self.values):,}; a length is at most {MAX_TOKENS:,} tokens")
         return self
 
     @cached_property

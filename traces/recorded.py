@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sim.errors import TraceError
+from sim.limits import MAX_RUN_S
 from sim.records import ARRIVAL
 from traces.bad_rows import RECORDED, Policy, RowCheck
 from traces.cells import instants_ns, whole_numbers
@@ -20,7 +21,7 @@ from traces.labels import Labels
 from traces.repeat import repeat
 from traces.segments import Content, Segments, for_copies
 from traces.survey import Survey, survey
-from traces.traffic import CHUNK_ROWS, Arrivals, Traffic, count
+from traces.traffic import ALL_PREFIX, CHUNK_ROWS, Arrivals, Traffic, count
 
 
 class Columns(NamedTuple):
@@ -52,6 +53,7 @@ class Recorded(Traffic):
     rate_scale: float = Field(
         default=1.0,
         gt=0,
+        le=1e6,
         description="Multiplies the requests and leaves the times: 0.1 keeps one in ten, 2.5 repeats each "
         "two or three times, the copies spread up to the next request of the file. Thinning also takes from the caches "
         "what the others would have left there.",
@@ -111,6 +113,7 @@ class Recorded(Traffic):
                 continue
             if origin_ns is None:
                 origin_ns = int(recorded["at_ns"][0])
+            self._check_span(origin_ns, int(recorded["at_ns"][-1]))
             # Whole nanoseconds are subtracted before they become floats: an epoch stamp would lose its last digits.
             at_s = (recorded["at_ns"] - origin_ns) / 1e9
             last_s = float(at_s[-1])
@@ -130,6 +133,14 @@ class Recorded(Traffic):
             raise TraceError(
                 f"{self.path}: no request is left between start_s {self.start_s:g} and end_s {self.end_s}; "
                 f"read {counts['read']:,} rows over {last_s:.6g} s"
+            )
+
+    def _check_span(self, first_ns: int, last_ns: int) -> None:
+        span_s = (last_ns - first_ns) / 1e9
+        if span_s > MAX_RUN_S:
+            raise TraceError(
+                f"{self.path}: {self.layout.arrived_at} goes over {span_s:,.6g} s; at most {MAX_RUN_S:,.6g} s (ten years) are "
+                "replayed: is the time unit right?"
             )
 
     def _checked(self, counts: Counter[str], labels: Labels, segments: Segments) -> Iterator[NDArray[Any]]:
@@ -159,6 +170,7 @@ class Recorded(Traffic):
             stored = for_copies(content, times) if times > 1 else content.segments
             rows["num_segments"] = content.num_segments
             rows["first_segment"] = segments.add(stored, times * content.num_segments)
+            count(check.counts, ALL_PREFIX, content.num_all_prefix)
         return check.accept(rows, batch, content)
 
     @cached_property

@@ -32,6 +32,7 @@ class Content(NamedTuple):
     is_unreadable: Mask  # (n,)
     is_inconsistent: Mask  # (n,): does not fit the row's prompt; the segments are what does
     explain: Callable[[int], str]  # why the i-th row is either of these
+    num_all_prefix: int = 0  # rows whose prompt is nothing but what everybody may share
 
 
 def for_copies(content: Content, times: int) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from traces.cells import MISSING, Integers, Mask, whole_numbers
 from traces.ids import ids
 from traces.recorded import Columns, Recorded
 from traces.segments import Content, named
+from traces.shown import shown
 
 
 class ColumnMap(Params):
@@ -85,7 +86,7 @@ class Table(Recorded):
         def explain(i: int) -> str:
             column = self.columns.num_prefix_tokens
             if is_unreadable[i]:
-                return f"{column} is {batch.column(column)[i].as_py()!r}; allowed: a whole number"
+                return f"{column} is {shown(batch.column(column)[i].as_py())}; allowed: a whole number"
             return f"{column} is {given[i]}; allowed: 0 to {rows['num_prompt_tokens'][i]}, the prompt's tokens"
 
         return Content(
@@ -95,6 +96,7 @@ class Table(Recorded):
             is_unreadable,
             has_prefix & (given != prefix_tokens),
             explain,
+            int(np.count_nonzero(has_prefix & (given == rows["num_prompt_tokens"]))),
         )
 
     def _prefixes(self, batch: Any, num_rows: int) -> tuple[Integers, Integers, Mask]:

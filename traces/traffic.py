@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sim.errors import TraceError
+from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_RUN_S, MAX_TOKENS
 from sim.params import Params
 from traces.segments import Segments
 
@@ -19,10 +22,51 @@ CHUNK_ROWS = 131_072
 """Arrivals made at a time: large enough for NumPy, small enough for a core's cache. No result depends on it."""
 
 
+ALL_PREFIX = "prompts_all_prefix"
+"""Counts requests whose prompt is nothing but a prefix that others have too."""
+
+
+def remarks(counts: Counter[str]) -> list[str]:
+    """Returns what one pass over traffic left out, changed or found odd, a line each.
+
+    >>> remarks(Counter(read=9, kept=7, dropped_zero_tokens=2, prompts_all_prefix=7))
+    ['2 rows dropped zero tokens', '7 prompts are all prefix: nothing is left that a cache could miss but their last token']
+    """
+    changed = {name: num for name, num in counts.items() if num and name.startswith(("dropped", "clipped"))}
+    lines = [f"{num:,} rows {name.replace('_', ' ')}" for name, num in changed.items()]
+    if counts[ALL_PREFIX]:
+        why = "nothing is left that a cache could miss but their last token"
+        lines.append(f"{counts[ALL_PREFIX]:,} prompts are all prefix: {why}")
+    return lines
+
+
 def count(counts: Counter[str], reason: str, num_rows: int) -> None:
     """Adds to a reason's count, which appears once there is something to count."""
     if num_rows:
         counts[reason] += num_rows
+
+
+_ALLOWED = {
+    "arrived_at_s": (0.0, MAX_RUN_S),
+    "num_prompt_tokens": (1, MAX_TOKENS),
+    "num_output_tokens": (1, MAX_TOKENS),
+    "class_id": (0, MAX_CLASSES - 1),
+}
+
+
+def check_rows(rows: Arrivals, num_before: int) -> None:
+    """Refuses arrivals that a run cannot hold: the last door, for kinds whose own have let them pass.
+
+    Raises:
+        TraceError: which request, what it has, and what is allowed.
+    """
+    if num_before + len(rows) > MAX_REQUESTS:
+        raise TraceError(f"traffic: more than {MAX_REQUESTS:,} requests; `limit` stops before")
+    for name, (least, most) in _ALLOWED.items():
+        values = rows[name]
+        if not (values.min() >= least and values.max() <= most):  # NaN is neither
+            i = int(np.argmin((values >= least) & (values <= most)))
+            raise TraceError(f"traffic: request {num_before + i}: {name} is {values[i]:,}; allowed: {least:,} to {most:,}")
 
 
 @dataclass(frozen=True)
@@ -62,10 +106,13 @@ class Traffic(Params):
     requests are there to be sent; how long `max_concurrency` holds them back is known only while the fleet runs.
     """
 
-    limit: int | None = Field(default=None, ge=1, description="Stop after this many requests; null takes all.")
+    limit: int | None = Field(
+        default=None, ge=1, le=MAX_REQUESTS, description="Stop after this many requests; null takes all."
+    )
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_REQUESTS,
         description="Requests that the client has in flight at most, as load generators limit them: one that is due while so "
         "many are is held back, and sent when one ends, those held longest first. It arrives when it is sent, and its TTFT "
         "counts from there. null = no limit.",
@@ -126,11 +173,17 @@ class Traffic(Params):
                 rows = rows[:room]
             for first in range(0, len(rows), chunk_rows):
                 piece = rows[first : first + chunk_rows]
+                check_rows(piece, counts["kept"])
                 counts["kept"] += len(piece)
                 segments.forget_before(int(piece["first_segment"][0]))
                 yield piece
             if counts["kept"] == self.limit:
                 return
+
+    @property
+    def notes(self) -> list[str]:
+        """What was guessed of the traffic, and what is odd about it, in sentences for a person."""
+        return []
 
     def describe(self) -> str:
         """Returns one line for a person: how many requests are expected, over how long, and how large.

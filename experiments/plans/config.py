@@ -136,7 +136,7 @@ class Plan(Study):
         sizes = self.tensor_parallel_sizes or [1]
         widest = self.replicas.model_copy(update={"tensor_parallel_size": max(sizes)})
         return [
-            f"traffic: {self.traffic.describe()}",
+            *(f"traffic: {line}" for line in (self.traffic.describe(), *self.traffic.notes)),
             *dict.fromkeys(line for one in self.hardware for line in described(widest, self.model, one.gpu, 0)),
         ]
 

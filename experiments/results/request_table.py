@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from experiments.results.tables import Column, schema
 from sim.records import REASON_NAMES, STATUS_NAMES
 
-_NAME = pa.dictionary(pa.int8(), pa.string())
+_NAME = pa.dictionary(pa.int16(), pa.string())  # as many as there are classes, see sim.limits
 COLUMNS = (
     Column("id", pa.int64(), "number of the request, in order of arrival", False),
     Column("class", _NAME, "traffic class", False),
@@ -87,14 +87,14 @@ class RequestTable:
         missing = values < 0 if column.is_optional else None
         if column.type != _NAME:
             return pa.array(values.astype(column.type.to_pandas_dtype()), mask=missing)
-        indices = pa.array(values.astype(np.int8), mask=missing)
+        indices = pa.array(values.astype(np.int16), mask=missing)
         return pa.DictionaryArray.from_arrays(indices, self._words[column.name])
 
     def _values(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
         if name in self._words:
             column = column.combine_chunks()
-            words = self._words[name].to_pylist()
-            place = np.array([words.index(word) for word in column.dictionary.to_pylist()] or [0], dtype=np.int64)
+            places = {word: place for place, word in enumerate(self._words[name].to_pylist())}
+            place = np.array([places[word] for word in column.dictionary.to_pylist()] or [0], dtype=np.int64)
             indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             return np.where(indices < 0, -1, place[indices])
         return column.to_numpy()

@@ -17,6 +17,7 @@ from replicas import catalog
 from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
 from replicas.surrogate import Surrogate
+from sim.limits import MAX_SLOTS, MAX_TOKENS
 from sim.params import Params
 from traces.traffic import Traffic
 
@@ -53,11 +54,17 @@ class Slo(Targets):
 class RequestKind(Params):
     """What the requests of one class ask of the engine."""
 
-    priority: int = Field(default=0, description="Lower goes first, where an engine's scheduling_policy is priority")
+    priority: int = Field(
+        default=0,
+        ge=-(2**31),
+        le=2**31 - 1,
+        description="Lower goes first, where an engine's scheduling_policy is priority",
+    )
     lora: str | None = Field(default=None, description="The adapter it uses; null = the base model")
     max_tokens: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_TOKENS,
         description="Longest answer its clients allow: shorter ones end by an end-of-sequence token that the engine cannot "
         "foresee, longer ones are cut; null = they ask for exactly what they get",
     )
@@ -67,11 +74,15 @@ class RequestKind(Params):
         description="Structured output: seconds that a replica compiles the grammar for the first such request; 0 = free text",
     )
     num_free_tokens: int = Field(
-        default=1, ge=1, description="Structured output: tokens that the grammar leaves open, and then num_forced_tokens follow"
+        default=1,
+        ge=1,
+        le=MAX_TOKENS,
+        description="Structured output: tokens that the grammar leaves open, and then num_forced_tokens follow",
     )
     num_forced_tokens: int = Field(
         default=0,
         ge=0,
+        le=MAX_TOKENS,
         description="Structured output: tokens in a row with only one choice, such as the keys of a JSON object",
     )
 
@@ -163,12 +174,22 @@ class Experiment(Study):
 
     def describe(self) -> list[str]:
         """Returns the traffic in a line, and of each pool where its GPUs' memory goes and whose step times it has."""
-        lines = [f"traffic: {self.traffic.describe()}"]
+        lines = [f"traffic: {line}" for line in (self.traffic.describe(), *self.traffic.notes)]
         uses_adapters = any(kind.lora is not None for kind in self.classes.values())
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
             lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters=uses_adapters)
         return lines
+
+    @model_validator(mode="after")
+    def _fleet_can_be_held(self) -> Self:
+        num_slots = sum(pool.autoscaler.max_machines * pool.replicas.data_parallel_size for pool in self.pools)
+        if num_slots > MAX_SLOTS:
+            raise ValueError(
+                f"pools: max_replicas (times data_parallel_size) come to {num_slots:,} engines; at most {MAX_SLOTS:,} are "
+                "simulated"
+            )
+        return self
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

@@ -9,7 +9,7 @@ from replicas.catalog import gpu, model
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
 
-LARGE = {"max_num_seqs": 100_000, "max_num_batched_tokens": 1_000_000, "num_gpu_blocks": 10_000_000}
+LARGE = {"max_num_seqs": 65_535, "max_num_batched_tokens": 1_000_000, "num_gpu_blocks": 10_000_000}
 
 
 def engine(**options: Any) -> Any:

@@ -190,7 +190,7 @@ def test_classes_are_named_and_their_means_weighted_by_share() -> None:
                 "lengths": None,
                 "classes": [{"name": "a", "share": 1, "lengths": LENGTHS}] * 2,
             },
-            "classes share a name; given: a, a",
+            "classes: two are named 'a'; names must differ",
         ),
     ],
 )

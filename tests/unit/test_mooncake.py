@@ -135,9 +135,9 @@ def test_rows_that_do_not_fit_are_dropped_or_keep_what_fits(tmp_path: Path) -> N
     assert clipping.counts == {"read": 4, "kept": 4, "clipped_inconsistent": 2, "clipped_zero_tokens": 1}
 
 
-@pytest.mark.parametrize("cell", [None, "x", 7, [1.5], [True], [None], ["1"], [2**64], {"0": 1}])
+@pytest.mark.parametrize("cell", [None, "x", 7, [1.5], [True], [None], ["1", 1.5], [2**64], {"0": 1}])
 def test_hash_ids_that_are_no_list_of_whole_numbers_are_unreadable(tmp_path: Path, cell: Any) -> None:
-    with pytest.raises(TraceError, match=r"row 2: hash_ids is .*; allowed: a list of 64-bit whole numbers"):
+    with pytest.raises(TraceError, match=r"row 2: hash_ids is .*; allowed: a list of 64-bit whole numbers or texts"):
         segments(mooncake(tmp_path, (0, 20, 5, [0]), (0, 20, 5, cell)))
     stream = mooncake(tmp_path, (0, 20, 5, [0]), (0, 20, 5, cell), (0, 20, 5, [0]), bad_rows="drop").stream(1)
     assert [own for _, own in taken(stream)] == [[(block(0), 20)]] * 2
@@ -308,3 +308,52 @@ def test_copies_change_nothing_but_content(tmp_path: Path) -> None:
         for copies in ("new", "same")
     ]
     assert rows[0] == rows[1]
+
+
+# Traces of the same form by others
+
+
+def test_ids_that_are_text_are_ids_too(tmp_path: Path) -> None:
+    rows: list[Row] = [(0, 1000, 5, ["00a0", "00a1"]), (0, 1000, 5, ["00a0", "ff"]), (0, 20, 5, ["17"]), (0, 20, 5, [17])]
+    trace = mooncake(tmp_path, *rows)
+    (first, one), (again, two), (text,), (number,) = segments(trace)
+    assert first == again
+    assert one[0] != two[0]
+    assert text == number
+
+
+def test_mixed_ids_in_one_list_are_read_one_by_one(tmp_path: Path) -> None:
+    trace = mooncake(tmp_path, (0, 1000, 5, [1, "a"]), (0, 1000, 5, ["1", "a"]))
+    assert segments(trace)[0] == segments(trace)[1]
+
+
+def test_seconds_with_fractions_are_not_played_in_a_thousandth_of_their_time(tmp_path: Path) -> None:
+    rows: list[Row] = [(0.136, 20, 5, [0]), (1.374, 20, 5, [0]), (7200.5, 20, 5, [0])]  # type: ignore[list-item]
+    guessed = mooncake(tmp_path, *rows)
+    assert [row["arrived_at_s"] for row, _ in taken(guessed.stream(1))] == pytest.approx([0.0, 1.238, 7200.364])
+    assert guessed.notes == ["timestamps are read as s, because the first have fractions; time_unit states it"]
+    stated = mooncake(tmp_path, *rows, time_unit="ms")
+    assert stated.ends_at_s == pytest.approx(7.200364)
+    assert stated.notes == []
+
+
+def test_whole_timestamps_are_milliseconds_unless_stated_and_the_guess_is_said(tmp_path: Path) -> None:
+    rows: list[Row] = [(0, 20, 5, [0]), (3000, 20, 5, [0])]
+    assert mooncake(tmp_path, *rows).ends_at_s == 3.0
+    assert mooncake(tmp_path, *rows).notes[0].startswith("timestamps are read as ms, because the first are whole")
+    assert mooncake(tmp_path, *rows, time_unit="s").ends_at_s == 3000.0
+
+
+def test_ids_of_smaller_blocks_are_told_the_size_that_fits(tmp_path: Path) -> None:
+    row = (0, 587, 38, list(range(37)))
+    with pytest.raises(TraceError, match=r"hash_ids holds 37; a prompt of 587 tokens, 512 to a block \(.*; 16 would fit\)"):
+        segments(mooncake(tmp_path, row))
+    assert len(segments(mooncake(tmp_path, row, trace_block_tokens=16))[0]) == 37
+
+
+@pytest.mark.parametrize("ids", [["x" * 17] * 5000, list(range(20_000)), ["y" * 80_000, None]])
+def test_a_long_row_does_not_fill_the_screen_with_its_error(tmp_path: Path, ids: Any) -> None:
+    for row in ((0, 20, 5, {"ids": ids}), (str(ids), 20, 5, [0]), (0, 20, 5, [*ids, None])):
+        with pytest.raises(TraceError, match=r"row 1: (hash_ids|timestamp) is ") as refused:
+            segments(mooncake(tmp_path, row))  # type: ignore[arg-type]
+        assert len(str(refused.value)) < 400 + len(str(tmp_path))

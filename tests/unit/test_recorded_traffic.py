@@ -367,3 +367,27 @@ def test_w26_memory_is_flat_in_the_length_of_the_file(tmp_path: Path, monkeypatc
             peak = max(peak, pa.total_allocated_bytes() - before)
         peaks.append(peak)
     assert peaks[1] < 1.5 * peaks[0] < 4_500_000  # the second file alone has 6 MB; on a busy machine 2.2 MB were seen
+
+
+def test_a_long_row_does_not_fill_the_screen_with_its_error(tmp_path: Path) -> None:
+    wide = "x" * 80_000
+    with pytest.raises(TraceError, match="row 1: the number of fields differs") as refused:
+        arrivals(table(tmp_path, f"0,5,5,{wide}"))
+    assert len(str(refused.value)) < 400 + len(str(tmp_path))
+    with pytest.raises(TraceError, match="row 1: in is 'xxx") as refused:
+        arrivals(table(tmp_path, f"0,{wide},5"))
+    assert len(str(refused.value)) < 400 + len(str(tmp_path))
+    with pytest.raises(TraceError, match="no column 'out'") as refused:
+        arrivals(table(tmp_path, "0,5,5", header=f"t,in,{wide}"))
+    assert len(str(refused.value)) < 400 + len(str(tmp_path))
+    (tmp_path / "long.jsonl").write_text(f"[{wide}]")
+    with pytest.raises(TraceError, match="row 1: no JSON object") as refused:
+        arrivals(make("table", path=str(tmp_path / "long.jsonl"), columns=COLUMNS, time_unit="s"))
+    assert len(str(refused.value)) < 400 + len(str(tmp_path))
+
+
+def test_classes_that_are_lists_or_mappings_have_names_too(tmp_path: Path) -> None:
+    rows = ('{"t": 0, "in": 1, "out": 1, "model": [1, 2]}', '{"t": 1, "in": 1, "out": 1, "model": [3]}')
+    (tmp_path / "c.jsonl").write_text("\n".join(rows))
+    trace = make("table", path=str(tmp_path / "c.jsonl"), columns=COLUMNS | {"class_name": "model"}, time_unit="s")
+    assert trace.class_names == ("[1, 2]", "[3]")

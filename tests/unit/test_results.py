@@ -266,3 +266,24 @@ def test_an_empty_machine_list_and_absent_stages_still_make_a_typed_table(tmp_pa
     table = pq.read_table(tmp_path / "replicas.parquet")
     assert table["released_at_s"].to_pylist() == [None]
     assert isinstance(costs.COLUMNS[0], Column)
+
+
+def test_more_classes_than_8_bits_count_keep_their_names(tmp_path):
+    names = [f"name-{i}" for i in range(129)]
+    rows = synthetic.finished(np.arange(129.0), ttft_s=0.5, tpot_s=0.01)
+    rows["class_id"] = np.arange(129)
+    summary = run(tmp_path, rows, duration_s=200.0, classes=names)
+    assert pq.read_table(tmp_path / "requests.parquet")["class"].to_pylist() == names
+    assert summary["classes"]["name-128"]["requests"]["finished"] == 1
+
+
+def test_more_pools_than_8_bits_count_keep_their_names(tmp_path):
+    names = [f"name-{i}" for i in range(129)]
+    writer = synthetic.writer(tmp_path, pools=[PoolInfo(name) for name in names])
+    rows = synthetic.finished(np.arange(129.0), ttft_s=0.5, tpot_s=0.01)
+    rows["machine"] = np.arange(129)
+    for i in range(129):
+        writer.add_machine(i, 128 - i)
+    writer.write_requests(0, rows)
+    writer.finish([synthetic.machine(id=i) for i in range(129)], synthetic.totals(200.0, (), 129))
+    assert pq.read_table(tmp_path / "requests.parquet")["pool"].to_pylist() == names[::-1]

@@ -1,6 +1,7 @@
 """Prefixes and conversations: from the columns of a table, and drawn for generated traffic."""
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from traces.ids import ids
 from traces.prefixes import Prefixes
 from traces.reuse import ideal_hit_rate
 from traces.segments import named
+from traces.traffic import remarks
 
 COLUMNS = {"arrived_at": "t", "num_prompt_tokens": "in", "num_output_tokens": "out"}
 SHARED = COLUMNS | {"prefix_id": "app", "num_prefix_tokens": "app_tokens", "session_id": "user"}
@@ -258,3 +260,36 @@ def test_w26_segments_of_a_long_day_do_not_pile_up() -> None:
 def test_impossible_prefixes_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         generated(prefixes=PREFIXES | settings)
+
+
+# Prompts that are nothing but prefix
+
+
+def counts_of(traffic: Traffic) -> dict[str, int]:
+    stream = traffic.stream(1)
+    for _ in stream.chunks():
+        pass
+    return dict(stream.counts)
+
+
+@pytest.mark.parametrize(("prefix", "num_cut"), [(32_000, 10), (40_000, 10), (31_999, 0), (1_000, 0)])
+def test_prefixes_that_leave_prompts_no_token_of_their_own_are_counted_and_said(prefix: int, num_cut: int) -> None:
+    lengths = {"prompt": {"kind": "fixed", "tokens": 32_000}, "output": {"kind": "fixed", "tokens": 5}}
+    traffic = KINDS["concurrent"](limit=10, lengths=lengths, prefixes={"num": 1, "tokens": prefix})
+    assert counts_of(traffic).get("prompts_all_prefix", 0) == num_cut
+    assert ("prompts are all prefix" in " ".join(traffic.notes)) == (num_cut > 0)
+    assert ("10 prompts are all prefix" in " ".join(remarks(Counter(counts_of(traffic))))) == (num_cut > 0)
+
+
+def test_prefixes_longer_than_some_prompts_are_counted_by_the_prompt() -> None:
+    lengths = {"prompt": {"kind": "empirical", "values": [100, 900]}, "output": {"kind": "fixed", "tokens": 5}}
+    traffic = KINDS["concurrent"](limit=200, lengths=lengths, prefixes={"num": 1, "tokens": 300, "share": 0.5})
+    short = arrivals(traffic)["num_prompt_tokens"] == 100
+    has_prefix = arrivals(traffic)["num_segments"] == 1
+    assert counts_of(traffic)["prompts_all_prefix"] == (short & has_prefix).sum() > 0
+    assert traffic.notes == []
+
+
+def test_rows_of_a_table_that_are_all_prefix_are_counted(tmp_path: Path) -> None:
+    rows = ("0,100,10,7,100,", "1,100,10,7,99,", "2,100,10,,,", "3,100,10,,100,")
+    assert counts_of(table(tmp_path, *rows)) == {"read": 4, "kept": 4, "prompts_all_prefix": 1}
