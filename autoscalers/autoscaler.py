@@ -32,8 +32,8 @@ Policy = Callable[[PoolView], Wanted]
 class Autoscaler(Params):
     """A policy's parameters and the limits around it. A new one adds its fields and `policy`, nothing else.
 
-    A decision passes, in this order: the bounds, the tolerance, the stabilisation window, the cool-downs, the step
-    limits. The field names are Kubernetes' where it has the option (`autoscaling/v2` behavior), with our unit suffix.
+    A decision passes, in this order: the bounds, the one replica of a pool that owes work, the tolerance, the stabilisation
+    window, the cool-downs, the step limits. The field names are Kubernetes' where it has the option (`autoscaling/v2` behavior), with our unit suffix.
 
     >>> class HalfFull(Autoscaler):
     ...     max_running: int
@@ -46,7 +46,12 @@ class Autoscaler(Params):
     interval_s: float = Field(
         default=15.0, gt=0, description="Time between two decisions. Source: Kubernetes' default sync period."
     )
-    min_replicas: int = Field(default=1, ge=0, description="Fewest replicas ready or starting; 0 allows scale to zero.")
+    min_replicas: int = Field(
+        default=1,
+        ge=0,
+        description="Fewest replicas ready or starting; 0 allows an idle pool to go to zero. One that owes work keeps a "
+        "replica, ready or starting, until it is done.",
+    )
     max_replicas: int | None = Field(
         default=64,
         ge=1,
@@ -101,6 +106,10 @@ class Autoscaler(Params):
         """Returns the number nearest to `number` that the bounds allow, with nothing draining."""
         most = number if self.max_replicas is None else min(number, self.max_replicas)
         return max(self.min_replicas, most)
+
+    def fewest_for(self, view: PoolView) -> int:
+        """Returns 1 while the pool owes work, else 0: no policy may cancel the machine that a request waits for."""
+        return 1 if view.num_waiting + view.num_running > 0 else 0
 
     @property
     def max_machines(self) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from autoscalers.window import Lowest
 from sim.views import PoolView
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ class Decision(NamedTuple):
 
 
 class Controller:
-    """Holds one policy to its limits; the memory is the last decision and one stabilisation window.
+    """Holds one policy to its limits; the memory is the last decision and two stabilisation windows.
 
     Limits are measured from the last decision, not from what is there: a replica that died, or never came up, is
-    replaced at once and blocks nothing.
+    replaced at once and blocks nothing. Whatever the policy answers, a pool that owes work keeps one replica: only an idle
+    pool goes to zero.
     """
 
     def __init__(self, limits: Autoscaler, policy: Policy) -> None:
@@ -40,7 +41,8 @@ class Controller:
         """Answers of the policy that were NaN or infinite."""
         self._limits = limits
         self._policy = policy
-        self._recommended: deque[tuple[float, int]] = deque()  # (at_s, number), oldest first
+        self._lowest = Lowest(limits.scale_up_stabilization_s)  # of what was recommended
+        self._highest = Lowest(limits.scale_down_stabilization_s)  # of the same, negated
         self._grew_at_s = self._changed_at_s = -math.inf
         self._last_change = 0
 
@@ -54,7 +56,7 @@ class Controller:
         wanted, reasons = self._as_number(answer)
         if self.desired is None:
             desired = self._first(wanted, reasons)
-            self._recommended.append((view.now_s, desired))
+            self._recommend(desired, view.now_s)
         else:
             desired = self._limit(wanted, self.desired, view, reasons)
             self._remember(desired - self.desired, view.now_s)
@@ -80,6 +82,7 @@ class Controller:
         desired = held if wanted is None else wanted
         for name, limit in (
             ("bounds", self._within_bounds),
+            ("owed work", self._for_owed_work),
             ("tolerance", self._within_tolerance),
             ("stabilization", self._stabilise),
             ("cooldown", self._cooled_down),
@@ -94,6 +97,9 @@ class Controller:
     def _within_bounds(self, number: int, held: int, view: PoolView) -> int:
         return self._limits.bounded(number)
 
+    def _for_owed_work(self, number: int, held: int, view: PoolView) -> int:
+        return max(number, self._limits.fewest_for(view))
+
     def _within_tolerance(self, number: int, held: int, view: PoolView) -> int:
         limits = self._limits
         tolerance = limits.scale_up_tolerance if number > held else limits.scale_down_tolerance
@@ -105,14 +111,12 @@ class Controller:
         Source: `stabilizeRecommendationWithBehaviors` in pkg/controller/podautoscaler/horizontal.go. As there, the
         present recommendation counts, and one exactly as old as the window no longer does.
         """
-        up_since_s = view.now_s - self._limits.scale_up_stabilization_s
-        down_since_s = view.now_s - self._limits.scale_down_stabilization_s
-        while self._recommended and self._recommended[0][0] <= min(up_since_s, down_since_s):
-            self._recommended.popleft()
-        self._recommended.append((view.now_s, number))
-        lowest = min((n for at_s, n in self._recommended if at_s > up_since_s), default=number)
-        highest = max((n for at_s, n in self._recommended if at_s > down_since_s), default=number)
+        lowest, highest = self._recommend(number, view.now_s)
         return min(max(held, lowest), highest)
+
+    def _recommend(self, number: int, now_s: float) -> tuple[int, int]:
+        """Remembers a recommendation; returns the lowest of the window for growing and the highest of that for shrinking."""
+        return self._lowest.add(now_s, number), -self._highest.add(now_s, -number)
 
     def _cooled_down(self, number: int, held: int, view: PoolView) -> int:
         if number > held:

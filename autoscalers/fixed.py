@@ -37,6 +37,10 @@ class Fixed(Autoscaler):
         """As many as are kept."""
         return max(1, self.replicas)
 
+    def fewest_for(self, view: PoolView) -> int:
+        """0: a number that never changes does not change for work either."""
+        return 0
+
     def policy(self, known_rate: KnownRate | None, seed: int) -> Policy:
         """Returns a policy without memory."""
         return self._wanted

@@ -11,7 +11,7 @@ from autoscalers.forecaster import Forecaster
 from autoscalers.naive import Naive
 from autoscalers.oracle import Oracle
 from autoscalers.seasonal_naive import SeasonalNaive
-from autoscalers.sizing import replicas_for
+from autoscalers.sizing import NO_CAPACITY, replicas_for
 from sim.views import PoolView
 
 FORECASTERS: dict[str, type[Forecaster]] = {
@@ -48,8 +48,8 @@ class Forecast(Autoscaler):
     rate_window_s: float = Field(
         default=60.0,
         gt=0,
-        description="Time over which arrival rates are measured, one interval at least. The oracle's have no noise: it "
-        "looks at single intervals.",
+        description="Time over which arrival rates are measured, one interval at least; whatever its length, what is asked for "
+        "is ready in time for a whole window. The oracle's rates have no noise: it looks at single intervals.",
     )
     season_s: float = Field(default=86400.0, gt=0, description="Time after which traffic repeats: a day, or a week.")
     num_seasons: int = Field(default=1, ge=1, description="Past seasons that seasonal_naive averages.")
@@ -74,7 +74,7 @@ class Forecast(Autoscaler):
     def policy(self, known_rate: KnownRate | None, seed: int) -> Policy:
         """Returns a policy that remembers the arrivals its forecaster looks back to."""
         window_s = self.interval_s if self.is_oracle else max(self.rate_window_s, self.interval_s)
-        forecaster = FORECASTERS[self.forecaster](window_s, self.season_s, self.num_seasons, known_rate)
+        forecaster = FORECASTERS[self.forecaster](window_s, self.interval_s, self.season_s, self.num_seasons, known_rate)
         return Outlook(self, forecaster).wanted
 
 
@@ -97,6 +97,8 @@ class Outlook:
         if math.isnan(demand_per_s):
             return Wanted(math.nan, peak.reason)
         each_per_s = options.replica_requests_per_s or view.replica_requests_per_s
+        if each_per_s is None:
+            return NO_CAPACITY
         number = replicas_for(demand_per_s, options.target_utilization * each_per_s)
         load = f"{demand_per_s:.4g} requests/s / ({options.target_utilization:g} x {each_per_s:.4g}) = {number}"
         return Wanted(number, f"forecast: {peak.reason}: {load}")

@@ -21,6 +21,7 @@ class Forecaster(ABC):
 
     Args:
         window_s: Time over which a rate is averaged: a shorter one sees noise, a longer one rounds peaks off.
+        interval_s: Time between two decisions, no longer than the window.
         season_s: Time after which traffic repeats.
         num_seasons: Past seasons to average.
         known_rate: The traffic's expected rate, for an oracle; else None.
@@ -28,8 +29,11 @@ class Forecaster(ABC):
 
     is_oracle: ClassVar[bool] = False
 
-    def __init__(self, window_s: float, season_s: float, num_seasons: int, known_rate: KnownRate | None) -> None:
+    def __init__(
+        self, window_s: float, interval_s: float, season_s: float, num_seasons: int, known_rate: KnownRate | None
+    ) -> None:
         self.window_s = window_s
+        self.interval_s = interval_s
         self.season_s = season_s
         self.num_seasons = num_seasons
         self.known_rate = known_rate
@@ -41,7 +45,11 @@ class Forecaster(ABC):
 
     @abstractmethod
     def peak(self, arrivals: Arrivals, now_s: float, end_s: float) -> Peak:
-        """Returns the highest rate, averaged over `window_s`, expected within [now_s, end_s]."""
+        """Returns the highest rate, averaged over `window_s`, expected within [now_s, end_s].
+
+        Every instant before `end_s` is covered by a window that begins no later than it and less than an interval earlier, or
+        else begins at it: a mean that begins much earlier would hide what rises behind it.
+        """
 
 
 def highest(rates_per_s: Iterable[float], reason: str) -> Peak:

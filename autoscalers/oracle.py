@@ -15,8 +15,10 @@ class Oracle(Forecaster):
 
     is_oracle = True
 
-    def __init__(self, window_s: float, season_s: float, num_seasons: int, known_rate: KnownRate | None) -> None:
-        super().__init__(window_s, season_s, num_seasons, known_rate)
+    def __init__(
+        self, window_s: float, interval_s: float, season_s: float, num_seasons: int, known_rate: KnownRate | None
+    ) -> None:
+        super().__init__(window_s, interval_s, season_s, num_seasons, known_rate)
         self._asked: dict[int, float] = {}  # by number of the window; each is asked for once, then forgotten
 
     def peak(self, arrivals: Arrivals, now_s: float, end_s: float) -> Peak:

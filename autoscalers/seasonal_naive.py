@@ -22,7 +22,7 @@ class SeasonalNaive(Forecaster):
 
     def peak(self, arrivals: Arrivals, now_s: float, end_s: float) -> Peak:
         """Returns the highest mean of past seasons within [now_s, end_s], or the last window's rate if higher."""
-        present = Naive(self.window_s, self.season_s, self.num_seasons, None).peak(arrivals, now_s, end_s)
+        present = Naive(self.window_s, self.interval_s, self.season_s, self.num_seasons, None).peak(arrivals, now_s, end_s)
         num_seen = self._num_seasons_seen(arrivals, now_s)
         if num_seen == 0:
             return Peak(present.rate_per_s, f"seasonal_naive, no full season seen yet: {present.reason}")
@@ -37,7 +37,12 @@ class SeasonalNaive(Forecaster):
         return min(self.num_seasons, math.floor((now_s - arrivals.first_s) / self.season_s))
 
     def _starts_s(self, now_s: float, end_s: float) -> list[float]:
-        return [now_s + i * self.window_s for i in range(max(1, math.ceil((end_s - now_s) / self.window_s)))]
+        """Windows side by side, and one that begins an interval before the end: when what is asked for now is ready.
+
+        Without the last, a window longer than the cold start would be a mean over the quiet before a rise and the rise.
+        """
+        last_s = max(now_s, end_s - self.interval_s)
+        return [*(now_s + i * self.window_s for i in range(math.ceil((last_s - now_s) / self.window_s))), last_s]
 
     def _past_rate(self, arrivals: Arrivals, start_s: float, num_seasons: int) -> float:
         lags_s = [season * self.season_s for season in range(1, num_seasons + 1)]

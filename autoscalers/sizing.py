@@ -2,6 +2,11 @@
 
 import math
 
+from autoscalers.autoscaler import Wanted
+
+NO_CAPACITY = Wanted(0.0, "no replica can serve any of the traffic")
+"""The answer where one replica's capacity is None: the pool gets no request, and would gain nothing by more replicas."""
+
 _ROUNDING = 1e-12
 """Relative; far above the error of a few float operations, far below any real difference in load."""
 

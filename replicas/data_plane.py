@@ -95,6 +95,8 @@ def show(fleet: Fleet, r: int) -> None:
     seen.num_waiting, seen.num_running = load.num_waiting, load.num_running
     seen.waiting_tokens, seen.running_tokens = load.waiting_tokens, load.running_tokens
     seen.num_free_blocks, seen.num_usable_blocks = load.num_free_blocks, load.num_usable_blocks
+    for c in range(fleet.clients.shape[1]):
+        fleet.clients[r, c].num_new = 0
 
 
 @verb

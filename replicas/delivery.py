@@ -8,7 +8,7 @@ from replicas.batches import batch_of, oldest_batch
 from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.prefix_cache import register_blocks
-from replicas.queues import remove, sequence_of, slot_of
+from replicas.queues import client_of, remove, sequence_of, slot_of
 from replicas.rate_limit import settle
 from replicas.speculation import count_accepted, count_forced, grows_unevenly, leave_batch
 from sim.compiled import rare, verb
@@ -156,8 +156,15 @@ def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
 @verb
 def leave(fleet: Fleet, r: int, i: int, status: int, now_s: float) -> None:
     """Takes request `i` off replica `r` for good."""
-    fleet.seen[r].num_inflight -= 1
+    count_in_flight(fleet, r, i, -1)
     end(fleet, i, status, now_s)
+
+
+@verb
+def count_in_flight(fleet: Fleet, r: int, i: int, change: int) -> None:
+    """Changes the number of requests in flight on replica `r` that the router counts itself, and that of `i`'s client."""
+    fleet.seen[r].num_inflight += change
+    fleet.clients[r, client_of(fleet, i)].num_inflight += change
 
 
 @verb

@@ -5,7 +5,7 @@ import numpy as np
 
 from replicas.batches import batch_of, oldest_batch, oldest_step
 from replicas.block_pool import fill_pool
-from replicas.delivery import leave
+from replicas.delivery import count_in_flight, leave
 from replicas.events import set_next_end
 from replicas.queues import append_unrouted, sequence_of, slot_of
 from replicas.speculation import forget_steps
@@ -32,7 +32,7 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool, reason: int) -> None:
     forget_steps(fleet, i)
     sequence_of(fleet, i).last_planned_step = NONE
     if requeue:
-        fleet.seen[r].num_inflight -= 1
+        count_in_flight(fleet, r, i, -1)
         request.phase = UNROUTED
         append_unrouted(fleet, i)
     else:

@@ -5,9 +5,9 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from replicas.delivery import end
+from replicas.delivery import count_in_flight, end
 from replicas.engine import enqueue, longest_answer
-from replicas.queues import append_unrouted, pop_unrouted, slot_of
+from replicas.queues import append_unrouted, client_of, pop_unrouted, slot_of
 from replicas.rate_limit import level_at, most_tokens, reserve
 from sim.compiled import loop, rare, verb
 from sim.records import (
@@ -191,7 +191,9 @@ def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
     if not is_candidate(fleet, r, i):
         clock.chosen = r
         return False
-    engine, reason = fleet.engines[fleet.replicas[r].pool], ttft_refusal(fleet, r, i)
+    pool = fleet.replicas[r].pool
+    fleet.sent[pool] += np.isnan(fleet.requests[slot_of(fleet, i)].routed_at_s)
+    engine, reason = fleet.engines[pool], ttft_refusal(fleet, r, i)
     if reason == NO_REASON and engine.max_num_queued_reqs + engine.max_num_queued_tokens > 0:
         reason = queue_refusal(fleet, r)
     if reason == NO_REASON:
@@ -215,9 +217,9 @@ def send(fleet: Fleet, r: int, i: int) -> None:
     clock, seen, request = fleet.clock[0], fleet.seen[r], fleet.requests[slot_of(fleet, i)]
     if np.isnan(request.routed_at_s):
         request.routed_at_s = clock.now_s
-    seen.num_inflight += 1
-    fleet.sent[fleet.replicas[r].pool] += 1
+    count_in_flight(fleet, r, i, 1)
     if clock.scrape_interval_s > 0:
+        fleet.clients[r, client_of(fleet, i)].num_new += 1
         seen.num_waiting += 1
         seen.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
     enqueue(fleet, r, i, clock.now_s)
@@ -247,7 +249,9 @@ def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int)
 
 @loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
 def count_unrouted(fleet: Fleet, pool: int, counts: Any) -> None:
-    """Fills `counts`, (2,), with the requests that wait for a replica and this pool could serve, and their tokens."""
+    """Fills `counts`, (3,), with the requests that wait for a replica and this pool could serve, their tokens, and how many
+    of them were on none before.
+    """
     counts[:] = 0
     i = fleet.clock[0].unrouted.head
     while i != NONE:
@@ -255,4 +259,5 @@ def count_unrouted(fleet: Fleet, pool: int, counts: Any) -> None:
         if engine_refusal(fleet, pool, i) == NO_REASON:
             counts[0] += 1
             counts[1] += request.num_prompt_tokens + request.num_generated_tokens
+            counts[2] += np.isnan(request.routed_at_s)
         i = request.next

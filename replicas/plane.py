@@ -47,7 +47,8 @@ class DataPlane:
         max_concurrency: int | None = None,
     ) -> None:
         in_flight = NO_LIMIT if max_concurrency is None else max_concurrency
-        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, scrape_interval_s, classes, in_flight)
+        limits = (scrape_interval_s, classes, in_flight, state.clients)
+        self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, *limits)
         self.segments_of = segments_of
         self.fleet.engines["first_slot"] = np.cumsum([0, *num_slots[:-1]])
         self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)
@@ -104,6 +105,7 @@ class DataPlane:
         replica.last_step_ended_at_s = now_s
         fleet.seen[slot] = gauges
         fleet.seen[slot].num_inflight = 0
+        fleet.clients[slot] = 0
         fleet.ready[clock.num_ready] = slot
         clock.num_ready += 1
         self.route_unrouted()
@@ -118,11 +120,14 @@ class DataPlane:
         if num_left < 0:
             raise ConfigError(self._bad_route())
 
-    def unrouted(self, pool: int) -> tuple[int, int]:
-        """Returns how many requests wait for a replica that this pool could serve, and their prompt tokens."""
-        counts = np.zeros(2, np.int64)
+    def unrouted(self, pool: int) -> tuple[int, int, int]:
+        """Returns how many requests wait for a replica that this pool could serve, their tokens, and how many are new.
+
+        Those that are not new come back from a machine that went away.
+        """
+        counts = np.zeros(3, np.int64)
         count_unrouted(self.fleet, pool, counts)
-        return int(counts[0]), int(counts[1])
+        return int(counts[0]), int(counts[1]), int(counts[2])
 
     def close(self, slot: int) -> bool:
         """Stops sending requests to a replica; returns whether it is empty already."""

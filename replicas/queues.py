@@ -13,6 +13,12 @@ def slot_of(fleet: Fleet, i: int) -> int:
 
 
 @verb
+def client_of(fleet: Fleet, i: int) -> int:
+    """Returns which of the API servers request `i` came through: a load balancer before them deals requests out in turn."""
+    return i % fleet.clients.shape[1]
+
+
+@verb
 def sequence_of(fleet: Fleet, i: int) -> Any:
     """Returns what is kept of request `i`'s tokens; one record serves all where nothing needs it."""
     return fleet.sequences[i & (fleet.sequences.size - 1)]

@@ -13,7 +13,7 @@ from routers import least_loaded, least_tokens, power_of_d_choices, random, roun
 from routers.pick import Choose
 from sim.params import Params
 from sim.randomness import stream
-from sim.records import RouterState
+from sim.records import CLIENT, RouterState, records
 
 
 class NoOptions(Params):
@@ -40,13 +40,16 @@ KINDS: dict[str, RouterKind] = {
 
 def new_state(seed: int, num_slots: int, options: Params | None = None) -> RouterState:
     """Returns a router's empty memory for a fleet of `num_slots`; options go in, in the order they are declared."""
+    chosen = dict(options or NoOptions())
+    num_clients = chosen.get("num_clients", 1)
     state = RouterState(
         random=stream(seed, "router").integers(1, 2_000_000_000, size=2),
         drawn=np.zeros(max(num_slots, 1), np.int64),
-        memory=np.zeros(16, np.int64),
+        memory=np.zeros(max(16, num_clients), np.int64),
         options=np.zeros(16),
+        clients=records(CLIENT, max(num_slots, 1), num_clients),
     )
-    values = [float(value) for value in dict(options or NoOptions()).values()]
+    values = [float(value) for value in chosen.values()]
     state.options[: len(values)] = values
     return state
 

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from routers.pick import router
+from sim.compiled import verb
 from sim.params import Params
 from sim.records import RouterState
 
@@ -12,25 +13,49 @@ from sim.records import RouterState
 class Options(Params):
     """What the score needs to know of the deployment."""
 
-    num_clients: int = Field(default=1, ge=1, description="API servers that balance on their own; each sees its share.")
+    num_clients: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="API servers (`--api-server-count`). Requests come to them in turn, each balances on its own, and knows at "
+        "once only what it sent itself; of the others it sees what the last scrape showed.",
+    )
+
+
+@verb
+def num_waiting_for(load: Any, clients: Any, c: int) -> int:
+    """Returns the requests that client `c` takes to wait: the last scrape's, and for each it sent since, one of every client.
+
+    `load` counts what all of them have sent since.
+    """
+    others = 0
+    for k in range(clients.size):
+        others += clients[k].num_new
+    waiting: int = load.num_waiting - others + clients.size * clients[c].num_new
+    return waiting
 
 
 @router
 def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
     """Sends each request to the lowest of max(clients * own in flight, waiting + running), queues weighing more as KV fills.
 
-    Ties go to the first in a scan whose start moves on with every request. vLLM refreshes its counts each 100 ms
-    (`scrape_interval_s: 0.1`).
+    Ties go to the first in a scan whose start differs from client to client and moves on with every request of the client.
+    vLLM refreshes its counts each 100 ms (`scrape_interval_s: 0.1`).
+
+    Source: `DPLBAsyncMPClient.get_core_engine_for_request`.
     """
-    start = state.memory[0] % candidates.size
-    state.memory[0] += 1
+    num_clients = state.clients.shape[1]
+    c = request[0].id % num_clients
+    start = (candidates.size * c // num_clients + state.memory[c]) % candidates.size
+    state.memory[c] += 1
     best, best_score = -1, float("inf")
     for k in range(start, start + candidates.size):
         r = candidates[k if k < candidates.size else k - candidates.size]
-        load = loads[r]
+        load, own = loads[r], state.clients[r]
+        num_waiting = num_waiting_for(load, own, c)
         kv_usage = 1.0 - load.num_free_blocks / load.num_usable_blocks
-        score = max(state.options[0] * load.num_inflight, float(load.num_waiting + load.num_running))
-        score += load.num_waiting * 6.0 * max(0.0, kv_usage - 0.5)
+        score = max(float(num_clients * own[c].num_inflight), float(num_waiting + load.num_running))
+        score += num_waiting * 6.0 * max(0.0, kv_usage - 0.5)
         if score < best_score:
             best, best_score = r, score
     return best

@@ -1,6 +1,6 @@
 """One pool of identical replicas: its machines come, serve, drain and go, each a SimPy process that tells its life."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,8 +19,8 @@ class Plane(Protocol):
     def open(self, slot: int, machine: int, now_s: float) -> None:
         """Makes a replica ready."""
 
-    def unrouted(self, pool: int) -> tuple[int, int]:
-        """Returns how many requests wait for a replica that this pool could serve, and their prompt tokens."""
+    def unrouted(self, pool: int) -> tuple[int, int, int]:
+        """Returns how many requests wait for a replica that this pool could serve, their tokens, and how many are new."""
 
     def close(self, slot: int) -> bool:
         """Stops sending it requests; tells whether it is empty."""
@@ -72,8 +72,8 @@ class PoolSpec:
     warm_start: bool
     drain_timeout_s: float
     requeue_on_timeout: bool
-    replica_requests_per_s: float
-    replica_tokens: float
+    replica_requests_per_s: float | None  # None = it can serve none of the traffic
+    replica_tokens: float | None
     autoscaler: Decides
     num_ranks: int = 1  # data-parallel engines of a machine, each in a slot of its own
     time_to_failure_s: Callable[[], float] | None = None  # from a machine's readiness; None = none fails
@@ -243,26 +243,33 @@ class Pool:
         for machine in list(self.machine_in.values()):
             self.release(machine, "end of run")
 
+    def indices(self, machines: Iterable[int]) -> list[int]:
+        """Returns where in `loads` the ranks of these machines are, each machine known by its first slot."""
+        return [rank - self.spec.first_slot for slot in machines for rank in self.ranks(slot)]
+
     def view(self) -> PoolView:
         """Returns what the autoscaler is shown now."""
-        fleet, loads = self.plane.fleet, self.loads
-        clock = fleet.clock[0]
-        ready = [rank - self.spec.first_slot for slot in self.ready for rank in self.ranks(slot)]
+        loads = self.loads
+        ready = self.indices(self.ready)
         usage = 1 - loads["num_free_blocks"][ready] / loads["num_usable_blocks"][ready]
-        num_unrouted, unrouted_tokens = self.plane.unrouted(self.index)
-        is_only_pool = fleet.sent.size == 1
+        num_unrouted, unrouted_tokens, num_new = self.plane.unrouted(self.index)
         return PoolView(
             now_s=self.env.now,
             num_ready=len(self.ready),
             num_starting=len(self.starting),
             num_draining=len(self.draining),
-            num_waiting=int(loads["num_waiting"].sum()) + num_unrouted,
-            num_running=int(loads["num_running"].sum()),
-            waiting_tokens=int(loads["waiting_tokens"].sum()) + unrouted_tokens,
-            running_tokens=int(loads["running_tokens"].sum()),
-            num_arrived=int(clock.next_arrival if is_only_pool else fleet.sent[self.index] + num_unrouted),
+            num_waiting=int(loads["num_waiting"][ready].sum()) + num_unrouted,
+            num_running=int(loads["num_running"][ready].sum()),
+            waiting_tokens=int(loads["waiting_tokens"][ready].sum()) + unrouted_tokens,
+            running_tokens=int(loads["running_tokens"][ready].sum()),
+            num_arrived=int(self.plane.fleet.sent[self.index]) + num_new,
             kv_cache_usage=float(usage.mean()) if len(usage) else 0.0,
             cold_start_s=self.spec.cold_start_s,
             replica_requests_per_s=self.spec.replica_requests_per_s,
             replica_tokens=self.spec.replica_tokens,
         )
+
+    def num_draining_requests(self) -> tuple[int, int]:
+        """Returns the requests that wait and those that run on draining replicas: the autoscaler's view leaves them out."""
+        draining = self.indices(self.draining)
+        return int(self.loads["num_waiting"][draining].sum()), int(self.loads["num_running"][draining].sum())

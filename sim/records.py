@@ -202,6 +202,9 @@ LOAD = np.dtype(
 """What a replica exposes. `fleet.loads` is live, `fleet.seen` is what the router was last shown. Two fit in a cache line:
 a router may read a thousand of them for every request."""
 
+CLIENT = np.dtype([("num_inflight", "i4"), ("num_new", "i4")], align=True)
+"""What one API server knows of its own requests on a replica: those not yet ended, and those sent since the last scrape."""
+
 REPLICA = np.dtype(
     [
         # what every step reads: one cache line
@@ -397,13 +400,14 @@ class Fleet(Bundle):
     engines: Annotated[Any, ENGINE, 1]  # (num_pools,)
     due: Annotated[Any, "i4", 2]  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of last tokens due at a step
     growing: Annotated[Any, GROWTH, 2]  # (num_slots, largest block_size) by the residue of the steps at which they need a block
-    sent: Annotated[Any, "i8", 1]  # (num_pools,) requests routed to each pool so far
+    sent: Annotated[Any, "i8", 1]  # (num_pools,) requests routed to each pool so far, those it had no room for included
     ready: Annotated[Any, "i8", 1]  # (num_slots,) slots that take requests, in the order they became ready
     offered: Annotated[Any, "i8", 1]  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
     next_end_at_s: Annotated[Any, "f8", 1]  # (num_slots,) end of the running step; inf when idle
     earliest: Annotated[Any, "i8", 1]  # (2 * power of two,) winner tree over next_end_at_s
     itl_counts: Annotated[Any, "i8", 2]  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
     itl_sums: Annotated[Any, "f8", 2]  # (num_pools, 3) sum, sum of squares, maximum, in seconds
+    clients: Annotated[Any, CLIENT, 2]  # (num_slots, API servers) the same array as the router's
 
 
 CALENDAR = 1024
@@ -419,8 +423,9 @@ class RouterState(Bundle):
 
     random: Annotated[Any, "i8", 1]  # (2,) the state of its own random numbers
     drawn: Annotated[Any, "i8", 1]  # (num_slots,) scratch for the candidates drawn for one request
-    memory: Annotated[Any, "i8", 1]  # (16,) whatever a policy wants to remember; zero at the start
+    memory: Annotated[Any, "i8", 1]  # (16 or one an API server,) whatever a policy remembers; zero at first
     options: Annotated[Any, "f8", 1]  # (16,) the policy's parameters
+    clients: Annotated[Any, CLIENT, 2]  # (num_slots, API servers) what each of them has sent; the data plane keeps it
 
 
 FLEET_TYPE = BundleType(Fleet)

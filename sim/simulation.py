@@ -181,6 +181,7 @@ class Simulation:
     def gauges(self, pool: Pool, started_at_s: float) -> dict[str, Any]:
         """Returns one pool's row of the timeline."""
         view, spec = pool.view(), pool.spec
+        num_waiting, num_running = pool.num_draining_requests()
         gpu_hours = pool.take_bill() / 3600
         return {
             "pool": spec.name,
@@ -190,12 +191,12 @@ class Simulation:
             "num_starting": view.num_starting,
             "num_draining": view.num_draining,
             "desired": pool.desired,
-            "num_waiting": view.num_waiting,
-            "num_running": view.num_running,
+            "num_waiting": view.num_waiting + num_waiting,
+            "num_running": view.num_running + num_running,
             "kv_cache_usage": view.kv_cache_usage,
             "gpu_hours": gpu_hours,
             "dollars": None if spec.price_per_gpu_hour is None else gpu_hours * spec.price_per_gpu_hour,
-            "capacity_per_s": view.num_ready * spec.replica_requests_per_s,
+            "capacity_per_s": None if spec.replica_requests_per_s is None else view.num_ready * spec.replica_requests_per_s,
         }
 
     def write(self, first_id: int, rows: Any) -> None:

@@ -21,6 +21,7 @@ from sim.records import (
     CALENDAR,
     CALENDAR_PADDING,
     CLASS,
+    CLIENT,
     CLOCK,
     FLEET_TYPE,
     GONE,
@@ -51,6 +52,7 @@ def new_fleet(
     scrape_interval_s: float = 0.0,
     classes: Any = None,
     max_concurrency: int = NO_LIMIT,
+    clients: Any = None,
 ) -> Fleet:
     """Returns a fleet of `num_slots` empty, closed replicas and no requests.
 
@@ -61,6 +63,7 @@ def new_fleet(
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         max_concurrency: requests that the client has in flight at most.
+        clients: (num_slots, API servers) CLIENT records; None = one API server.
     """
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
@@ -110,6 +113,7 @@ def new_fleet(
         earliest=_winner_tree(num_leaves),
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),
         itl_sums=np.zeros((engines.size, 3)),
+        clients=records(CLIENT, num_slots, 1) if clients is None else clients,
     )
 
 

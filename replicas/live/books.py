@@ -182,6 +182,7 @@ class Books:
             load.running_tokens -= int(request.num_computed_tokens)
         self._in_engine.discard(i)
         fleet.seen[self.slot].num_inflight -= 1
+        fleet.clients[self.slot, i % fleet.clients.shape[1]].num_inflight -= 1
         settle(fleet.classes[request.class_id], request, status, now_s)
         request.phase, request.status, request.finished_at_s = GONE, status, now_s
         fleet.clock[0].num_ended += 1

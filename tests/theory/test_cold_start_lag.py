@@ -130,6 +130,28 @@ def test_naive_forecast_is_one_cold_start_and_one_measured_interval_behind(cold_
     assert ready[cold_start + 1 :] == [needed(ramp, step - cold_start - 1) for step in range(cold_start + 1, 80)]
 
 
+@pytest.mark.parametrize("num_rising", [1, 38])
+@pytest.mark.parametrize("window", [1, 2, 5, 30, 120])
+@pytest.mark.parametrize("cold_start", [1, 3, 10])
+def test_seasonal_naive_is_in_time_for_a_rise_however_long_its_rate_window_is(
+    cold_start: int, window: int, num_rising: int
+) -> None:
+    """A rise at the same hour of two days, slow or sudden: on the second, each replica is there by the step that needs it.
+
+    A mean over a window that begins now and is longer than the cold start would still be half of the quiet before it.
+    """
+
+    def rises(step: int) -> float:
+        return 10.0 + 190.0 * min(max(step % 1440 - 600, 0), num_rising) / num_rising
+
+    scaler = Forecast(**(UNDAMPED | {"rate_window_s": window * INTERVAL_S}), forecaster="seasonal_naive")
+    ready = ready_replicas(scaler, rises, cold_start, num_steps=1440 + 1000)
+    short = short_steps(ready, rises)
+    assert short
+    assert all(step < 1440 for step in short)
+    assert ready[1440 + 400] == needed(rises, 400)  # and none is there hours too early
+
+
 def test_seasonal_naive_is_never_behind_on_the_second_of_two_equal_days() -> None:
     def two_days(step: int) -> float:
         return round(day(step) * INTERVAL_S) / INTERVAL_S  # whole requests, so that what it measures is the load

@@ -7,10 +7,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from autoscalers import Autoscaler, Controller, Fixed, Policy, QueueTarget, Wanted
+from autoscalers import Autoscaler, Controller, Fixed, Forecast, Policy, QueueTarget, Wanted
 from autoscalers.sizing import replicas_for
+from autoscalers.window import Lowest
 from tests.pools import view
 
 
@@ -94,6 +97,64 @@ def test_s32_up_window_is_the_minimum_of_recommendations() -> None:
     assert decide(answers, every_s=100, scale_up_stabilization_s=250) == [2, 2, 2, 6, 6]
 
 
+def test_a_recommendation_exactly_as_old_as_the_window_no_longer_counts() -> None:
+    """Ticks of 100 s, a window of 300 s: what was recommended three ticks ago is out of it, in both directions."""
+    assert decide([10, 2, 2, 2], every_s=100, scale_down_stabilization_s=300) == [10, 10, 10, 2]
+    assert decide([2, 10, 10, 10], every_s=100, scale_up_stabilization_s=300) == [2, 2, 2, 10]
+    assert decide([10, 2, 2, 2], every_s=100, scale_down_stabilization_s=301) == [10, 10, 10, 10]
+    assert decide([2, 10, 10, 10], every_s=100, scale_up_stabilization_s=301) == [2, 2, 2, 2]
+
+
+def test_the_two_windows_do_not_share_a_length() -> None:
+    limits = {"scale_up_stabilization_s": 100.0, "scale_down_stabilization_s": 300.0}
+    assert decide([5, 9, 9, 1, 1, 1, 1], every_s=50, **limits) == [5, 5, 9, 9, 9, 9, 9]
+    assert decide([5, 1, 1, 9, 9, 9, 9], every_s=50, **limits) == [5, 5, 5, 5, 9, 9, 9]
+
+
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    num_compared = 0
+
+    def __le__(self, other: int) -> bool:
+        Counted.num_compared += 1
+        return int(self) <= int(other)
+
+    def __ge__(self, other: int) -> bool:
+        Counted.num_compared += 1
+        return int(self) >= int(other)
+
+    def __lt__(self, other: int) -> bool:
+        Counted.num_compared += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Counted.num_compared += 1
+        return int(self) > int(other)
+
+
+@pytest.mark.parametrize("step", [1, -1, 7919])
+def test_a_tick_of_a_long_stabilisation_window_does_not_look_at_all_of_it(step: int) -> None:
+    """10,000 ticks within one window, rising, falling and scattered: about two comparisons each, not ten thousand."""
+    lowest, num_ticks = Lowest(window_s=1e9), 10_000
+    Counted.num_compared = 0
+    for i in range(num_ticks):
+        lowest.add(float(i), Counted(i * step % 10_007))
+    assert Counted.num_compared <= 3 * num_ticks
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 1.0, 10.0, 25.0]), st.integers(0, 9)), max_size=60),
+    st.sampled_from([0.0, 10.0, 30.0]),
+)
+def test_the_sliding_minimum_is_the_minimum_of_what_is_younger_than_the_window(steps: list[Any], window_s: float) -> None:
+    lowest, now_s, seen = Lowest(window_s), 0.0, []
+    for gap_s, number in steps:
+        now_s += gap_s
+        seen.append((now_s, number))
+        assert lowest.add(now_s, number) == min([number, *(n for at_s, n in seen if at_s > now_s - window_s)])
+
+
 def test_window_does_not_delay_growth() -> None:
     assert decide([1, 9, 1], scale_down_stabilization_s=600) == [1, 9, 9]
 
@@ -105,6 +166,16 @@ def test_tolerance_leaves_small_changes_undone() -> None:
 
 def test_tolerance_never_keeps_the_last_replica_nor_holds_back_the_first() -> None:
     assert decide([1, 0, 1], min_replicas=0, scale_up_tolerance=0.9, scale_down_tolerance=0.9) == [1, 0, 1]
+
+
+@pytest.mark.parametrize("owed", [{"num_waiting": 1}, {"num_running": 1}])
+def test_a_pool_that_owes_work_keeps_one_replica_whatever_the_policy_answers(owed: dict[str, int]) -> None:
+    controller = scripted([3, 0, math.nan, 0, 0], min_replicas=0)
+    controller.decide(view())
+    decisions = [controller.decide(view(15.0, **owed)), controller.decide(view(30.0, **owed)), controller.decide(view(45.0))]
+    assert [d.desired for d in decisions] == [1, 1, 0]
+    assert decisions[0].reason == "script; owed work: 0 -> 1"
+    assert controller.decide(view(60.0, **owed)).desired == 1  # and gets one back
 
 
 def test_s15_draining_replicas_count_against_the_cap() -> None:
@@ -217,6 +288,11 @@ def test_fixed_keeps_its_number_whatever_the_load() -> None:
     assert [controller.decide(view(15.0 * i, waiting_tokens=10**i)).desired for i in range(9)] == [100] * 9
 
 
+def test_fixed_at_none_does_not_start_one_for_work_that_waits() -> None:
+    controller = Fixed(replicas=0).start(lambda start_s, end_s: 0.0, seed=1)
+    assert [controller.decide(view(15.0 * i, num_waiting=5)).desired for i in range(2)] == [0, 0]
+
+
 def test_fixed_goes_to_its_number_from_another_start() -> None:
     controller = Fixed(replicas=10, initial_replicas=11).start(lambda start_s, end_s: 0.0, seed=1)
     assert [controller.decide(view(15.0 * i)).desired for i in range(2)] == [11, 10]
@@ -306,6 +382,15 @@ def test_unknown_capacity_is_an_error_not_a_number(capacity: float) -> None:
         replicas_for(10, capacity)
     with pytest.raises(ValueError, match="capacity must be a positive number"):
         first(QueueTarget(), replica_tokens=capacity)
+
+
+@pytest.mark.parametrize("scaler", [QueueTarget(min_replicas=0), Forecast(forecaster="naive", min_replicas=0)])
+def test_a_pool_that_can_serve_none_of_the_traffic_asks_for_no_replica(scaler: Autoscaler) -> None:
+    controller = scaler.start(lambda start_s, end_s: 0.0, seed=1)
+    useless: dict[str, Any] = {"replica_tokens": None, "replica_requests_per_s": None}
+    decisions = [controller.decide(view(15.0 * i, num_arrived=100 * i, **useless)) for i in range(3)]
+    assert [decision.desired for decision in decisions] == [0, 0, 0]
+    assert decisions[0].reason == "no replica can serve any of the traffic"
 
 
 def test_parameters_pickle() -> None:
