@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import simpy
 
 from sim.errors import EngineError
@@ -80,6 +81,7 @@ class Simulation:
         self.num_machines_told = 0
         self.interval_started_at_s = 0.0
         self.is_cut_short = False
+        self.num_never_sent = np.zeros(plane.fleet.classes.size, np.int64)  # requests, by class
         self.failure = ""  # of a real engine, which ended the run
 
     def run(self) -> float:
@@ -132,8 +134,12 @@ class Simulation:
         return bool(clock.next_arrival < clock.num_loaded and clock.num_in_system >= clock.max_concurrency)
 
     def drop_unsent(self) -> None:
-        """Forgets the requests that have not arrived: they never do."""
-        self.plane.fleet.clock[0].num_loaded = self.plane.fleet.clock[0].next_arrival
+        """Forgets the requests that have not arrived, of which the client still has some, and counts them: they never do."""
+        fleet, clock = self.plane.fleet, self.plane.fleet.clock[0]
+        loaded = np.arange(clock.next_arrival, clock.num_loaded) & (fleet.requests.size - 1)
+        for rows in (fleet.requests[loaded], *self.arrivals):
+            self.num_never_sent += np.bincount(rows["class_id"], minlength=self.num_never_sent.size)
+        clock.num_loaded = clock.next_arrival
 
     def move_window(self) -> None:
         """Writes the requests that have ended and lets the next ones in."""

@@ -17,6 +17,7 @@ from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
 from replicas.surrogate import Surrogate
 from sim.params import Params
+from traces.generated import Generated
 from traces.traffic import Traffic
 
 TRAFFIC = KindOf("traffic", traces.KINDS, Traffic)
@@ -166,6 +167,15 @@ class Experiment(Study):
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
         return lines
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> Self:
+        # A client that holds requests back sends them later; where a recording ends its file says, which is not read here.
+        is_known = isinstance(self.traffic, Generated) and self.traffic.max_concurrency is None
+        if is_known and self.measure.start_s >= self.traffic.ends_at_s:
+            end_s, given_s = self.traffic.ends_at_s, self.measure.start_s
+            raise ValueError(f"measure.start_s: must lie before the traffic's end at {end_s:,.6g} s, given {given_s:,.6g}")
+        return self
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
