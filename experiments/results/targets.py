@@ -41,7 +41,6 @@ def targets(slo: Mapping[str, Any], class_name: str | None = None) -> list[Targe
         for metric, limits in merged.items()
         if metric != "classes" and limits
         for percentile, limit_s in limits.items()
-        if limit_s is not None
     ]
 
 
