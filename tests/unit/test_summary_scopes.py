@@ -15,9 +15,10 @@ from sim.records import FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
 from tests import synthetic
 
 NAMES = ["chat", "batch"]
+MAIN = [PoolInfo("main")]
 
 
-def leave(folder, rows, *, pools=(PoolInfo("main"),), machine_pools=(0,), duration_s=100.0, gaps_s=(), **given):
+def leave(folder, rows, *, pools=MAIN, machine_pools=(0,), duration_s=100.0, gaps_s=(), **given):
     writer = synthetic.writer(folder, pools=list(pools), **given)
     for machine, pool in enumerate(machine_pools):
         writer.add_machine(machine, pool)
@@ -64,7 +65,8 @@ ALWAYS = {
     "requests": "id class arrived_at_s num_prompt_tokens num_output_tokens num_cached_tokens num_preemptions status",
     "timeline": "scope start_s end_s pool demand_per_s arrivals completions",
     "replicas": "id pool num_gpus requested_at_s gpu_hours",
-    "summary": "scope name window_start_s window_end_s arrived in_flight finished rejected timed_out failed judged num_preemptions",
+    "summary": "scope name window_start_s window_end_s judged num_preemptions "
+    "arrived in_flight finished rejected timed_out failed",
 }
 """Columns that have a value in every row."""
 
@@ -78,7 +80,8 @@ def test_columns_that_always_have_a_value_say_so_and_no_others_do(tmp_path, name
 
 def test_the_largest_value_of_every_metric_is_exact(tmp_path):
     rng = np.random.default_rng(4)
-    rows = synthetic.finished(np.arange(500.0), rng.exponential(1, 500), rng.exponential(0.01, 500), queue_s=rng.uniform(0, 1, 500))
+    ttft_s, tpot_s, queue_s = rng.exponential(1, 500), rng.exponential(0.01, 500), rng.uniform(0, 1, 500)
+    rows = synthetic.finished(np.arange(500.0), ttft_s, tpot_s, queue_s=queue_s)
     gaps_s = rng.exponential(0.02, 300)
     summary = leave(tmp_path, rows, duration_s=600.0, gaps_s=gaps_s)
     table = pd.read_parquet(tmp_path / "requests.parquet")
@@ -129,7 +132,7 @@ def test_a_target_is_met_when_its_limit_is_reached_exactly_and_not_beyond():
 
 @pytest.mark.parametrize(("percent", "value_s"), [("p98", 0.1), ("p99", None)])
 def test_a_percentile_that_falls_on_the_last_request_served_is_its_value(tmp_path, percent, value_s):
-    """Of 101 requests one never came: the p98's rank of 98 is that of the 99th, the p99's of 99 is the 100th, the last served."""
+    """Of 101 requests one never came: rank 98 is the 99th's, and rank 99 the 100th's, the last that was served."""
     rows = synthetic.finished(np.arange(101.0), 0.1, 0.01)
     rows["first_token_at_s"][99] += 7.0
     rows["finished_at_s"][99] += 7.0

@@ -8,10 +8,11 @@ from experiments.results.writer import PoolInfo
 from sim.records import IN_FLIGHT, REJECTED
 from tests import synthetic
 
+MAIN = [PoolInfo("main")]
 TWO = [PoolInfo("big"), PoolInfo("small")]
 
 
-def table(folder, rows=None, intervals=(), *, duration_s=60.0, pools=(PoolInfo("main"),), machines=(0,), **given):
+def table(folder, rows=None, intervals=(), *, duration_s=60.0, pools=MAIN, machines=(0,), **given):
     """The timeline of `rows`, with machine k in pool k, and of `intervals`, lists of gauges."""
     writer = synthetic.writer(folder, pools=list(pools), **given)
     for machine in machines:
