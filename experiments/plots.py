@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 
 from experiments.calibrated import BOUND, BOUND_NOTE
-from experiments.results.timeline import ALL
+from experiments.results import shortage
+from experiments.results.summary_table import METRICS
 
 MAX_RUNS = 4
 """Runs that fit side by side."""
@@ -36,15 +37,14 @@ class _Day:
     """What is drawn of one run."""
 
     label: str
-    timeline: pd.DataFrame  # the rows of all pools together
+    timeline: pd.DataFrame  # the rows of the whole fleet, at least one
     summary: dict[str, Any]
 
     @property
     def measured(self) -> pd.DataFrame:
         """The rows of the window that the summary is about."""
-        window = self.summary["window"]
-        inside = (self.timeline["start_s"] >= window["start_s"]) & (self.timeline["end_s"] <= window["end_s"])
-        return self.timeline[inside] if inside.any() else self.timeline
+        rows = shortage.measured(self.timeline, self.summary["window"])
+        return self.timeline if rows.empty else rows
 
     @property
     def edges(self) -> _Array:
@@ -99,12 +99,19 @@ def _bounds(days: Sequence["_Day"]) -> str:
     return f"{whose} are {BOUND_NOTE}."
 
 
+def facts(folders: Sequence[Path]) -> list[str]:
+    """Returns the lines below the title of each run in the picture."""
+    return [_facts(_read(folder, folder.name)) for folder in folders]
+
+
 def _read(folder: Path, label: str) -> _Day:
-    timeline = pd.read_parquet(folder / "timeline.parquet")
+    whole = shortage.fleet_rows(pd.read_parquet(folder / "timeline.parquet"))
     # Nothing arrives while a run drains, so its end is no part of the day.
-    whole = timeline[timeline["pool"] == ALL]
     last = whole.index[whole["arrivals"] > 0].max()
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    if whole.empty:  # the run ended as it began: drawn as a second of nothing
+        nothing = {"start_s": 0.0, "end_s": 1.0, "arrivals": 0, "demand_per_s": 0.0, "judged": 0}
+        whole, label = pd.DataFrame([nothing]).reindex(columns=whole.columns), f"{label}: nothing happened"
     return _Day(label, whole.loc[:last] if whole["arrivals"].any() else whole, summary)
 
 
@@ -129,8 +136,9 @@ def _draw_capacity(axes: Axes, one: _Day) -> None:
     edges, (demand, capacity) = _coarser(one.edges, columns)
     axes.stairs(capacity, edges, color=_CAPACITY, linewidth=1.5, label="ready capacity", zorder=4, baseline=None)
     axes.stairs(demand, edges, color=_DEMAND, linewidth=1.1, label="demand", zorder=5, baseline=None)
-    axes.set_title(one.label, loc="left", fontsize=14, fontweight="bold", color=INK, pad=24)
-    axes.text(0, 1.02, _facts(one), transform=axes.transAxes, fontsize=9.5, color=FAINT, va="bottom")
+    lines = _facts(one)
+    axes.set_title(one.label, loc="left", fontsize=14, fontweight="bold", color=INK, pad=12 + 13 * (1 + lines.count("\n")))
+    axes.text(0, 1.02, lines, transform=axes.transAxes, fontsize=9.5, color=FAINT, va="bottom")
     style(axes)
 
 
@@ -156,29 +164,53 @@ def _coarser(edges: _Array, columns: _Array) -> tuple[_Array, _Array]:
 
 
 def _facts(one: _Day) -> str:
-    """One line that says what the measured part of the picture shows."""
-    table, whole = one.measured, one.summary["all"]
-    lengths_s = table["end_s"] - table["start_s"]
-    short_s = float(lengths_s[table["demand_per_s"] > table["capacity_per_s"]].sum())
-    facts = [_shortage(short_s)]
-    if one.summary["targets"] and whole["attainment"] is not None:
-        facts.append(f"{math.floor(whole['attainment'] * 1000) / 10:.1f}% of requests within targets")
-    cost = whole["cost"]
+    """Lines that say what the measured part of the picture shows: capacity and cost, then the targets, if there are any."""
+    found = shortage.shortage(one.measured)
+    cost = one.summary["all"]["cost"]
     digits = 0 if max(cost["dollars"] or 0, cost["gpu_hours"]) >= 100 else 2
     has_price = cost["dollars"] is not None
-    facts.append(f"${cost['dollars']:,.{digits}f}" if has_price else f"{cost['gpu_hours']:,.{digits}f} GPU-hours")
-    return "   ·   ".join(facts)
+    price = f"${cost['dollars']:,.{digits}f}" if has_price else f"{cost['gpu_hours']:,.{digits}f} GPU-hours"
+    lines = [[_for_how_long(found.over_capacity_s, "demand {} over capacity"), price]]
+    attainment = one.summary["all"]["attainment"]
+    if attainment is not None:
+        worst = "" if math.isnan(found.worst_hour) else f", worst hour {share(found.worst_hour, 1)}"
+        within = f"{share(attainment, 1)} of requests within targets{worst}"
+        lines.append([_for_how_long(found.out_of_target_s, "{} out of target"), within])
+    lines.append([*_beside_requests(one.summary)])
+    return "\n".join("   ·   ".join(facts) for facts in lines if facts)
 
 
-def _shortage(seconds: float) -> str:
-    """Says how long demand was above ready capacity.
+def _beside_requests(summary: dict[str, Any]) -> Iterator[str]:
+    """What became of the targets that no request was held to."""
+    for target in summary["targets"]:
+        if target["metric"] == "itl_s" and target["met"] is not None:
+            yield f"ITL {target['percentile']} {'met' if target['met'] else 'missed'}"
+    unknown = [f"{METRICS[target['metric']]} {target['percentile']}" for target in summary["targets"] if target["met"] is None]
+    if unknown:
+        yield f"{unknown[0] if len(unknown) == 1 else f'{len(unknown)} targets'} not measurable"
 
-    >>> [_shortage(x) for x in (0, 45, 5400)]
-    ['never short', 'short for 45 s', 'short for 90 min']
+
+def share(part: float, digits: int) -> str:
+    """Writes a share in percent; what is not all is not rounded up to all.
+
+    >>> share(0.5, 2), share(1.0, 2), share(0.999999, 2), share(0.9996, 1)
+    ('50.00%', '100.00%', '99.99%', '99.9%')
     """
+    most = 1 if part == 1 else 1 - 10 ** -(digits + 2)
+    return f"{min(part, most):.{digits}%}"
+
+
+def _for_how_long(seconds: float, text: str) -> str:
+    """Says how long something was so.
+
+    >>> [_for_how_long(x, "{} out of target") for x in (0, 45, 5400, float("nan"))]
+    ['never out of target', '45 s out of target', '90 min out of target', 'not known if ever out of target']
+    """
+    if math.isnan(seconds):
+        return text.format("not known if ever")
     if seconds == 0:
-        return "never short"
-    return f"short for {seconds / 60:,.0f} min" if seconds >= 60 else f"short for {seconds:.0f} s"
+        return text.format("never")
+    return text.format(f"{seconds / 60:,.0f} min" if seconds >= 60 else f"{seconds:.0f} s")
 
 
 def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:

@@ -96,8 +96,8 @@ def _mean(seeds: Seeds, label: str) -> str:
 
 def _difference(first: Seeds, other: Seeds, label: str) -> str:
     mine, theirs = _values(first, label), _values(other, label)
-    common = sorted(set(mine) & set(theirs))
-    if len(common) < 2:
+    common = sorted(set(first) & set(other))
+    if len(common) < 2 or not set(common) <= set(mine) & set(theirs):
         return "-"
     found = interval([theirs[seed] - mine[seed] for seed in common])
     verdict = "no difference" if abs(found.mean) <= found.half_width else ("lower" if found.mean < 0 else "higher")

@@ -1,6 +1,7 @@
 """What a person reads at the end: runs side by side, what to know before trusting them, and where the picture is."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -12,11 +13,12 @@ import yaml
 
 from experiments import plots, replications
 from experiments.calibrated import BOUND, BOUND_MEANS
+from experiments.results.shortage import fleet_rows, measured, shortage
 from experiments.results.summary_table import METRICS
 from experiments.results.timeline import ALL
 
 Summary = dict[str, Any]
-_ABSENT = "-"
+_ABSENT, _UNMEASURABLE = "-", "not measurable"
 
 PAGE_WIDTH = 120
 """Characters of a line of the page's tables; what does not fit beside each other stands below."""
@@ -76,8 +78,14 @@ def table(folders: Sequence[Path], width: int | None = None) -> str:
     """
     summaries = [_summary(folder) for folder in folders]
     rows = [(label, [_safely(cell, run) for run in summaries]) for label, cell in _rows(summaries)]
-    replicas = [_replicas(folder) for folder in folders]
-    rows.append(("replicas ready, mean / most", replicas))
+    fleets = [fleet_rows(pd.read_parquet(folder / "timeline.parquet")) for folder in folders]
+    shortages = [shortage(measured(fleet, run["window"])) for fleet, run in zip(fleets, summaries, strict=True)]
+    rows.append(("minutes over capacity", [_number(one.over_capacity_s / 60, ",.1f") for one in shortages]))
+    if any(run["targets"] for run in summaries):
+        out_of_target = [_number(one.out_of_target_s / 60, ",.1f") for one in shortages]
+        rows.append((f"minutes out of target{_aside(summaries)}", out_of_target))
+        rows.append(("worst hour within targets", [_share(one.worst_hour) for one in shortages]))
+    rows.append(("replicas ready, mean / most", [_replicas(fleet) for fleet in fleets]))
     names = [folder.name for folder in folders]
     label_width = max(len(label) for label, _ in rows)
     widths = [max(len(name), *(len(cells[i]) for _, cells in rows)) for i, name in enumerate(names)]
@@ -112,11 +120,15 @@ def _rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summary], s
     for status in ("rejected", "timed_out", "failed", "in_flight"):
         if any(run["all"]["requests"][status] for run in summaries):
             yield f"  {status.replace('_', ' ')}", lambda run, s=status: f"{run['all']['requests'][s]:,}"  # type: ignore[misc]
+    if any(run["all"]["requests"]["never_sent"] for run in summaries):
+        yield "requests never sent", lambda run: f"{run['all']['requests']['never_sent']:,}"
     yield "requests/s finished", lambda run: f"{run['all']['requests_per_s']:,.2f}"
     yield "output tokens/s", lambda run: f"{run['all']['output_tokens_per_s']:,.0f}"
     for metric, label in METRICS.items():
         for percentile in ("p50", "p99"):
             yield f"{label} {percentile}, ms", lambda run, m=metric, p=percentile: _latency(run["all"][m], p)  # type: ignore[misc]
+        if metric == "itl_s":
+            yield "ITL max, ms", lambda run: _latency(run["all"]["itl_s"], "max")
         yield "  of n", lambda run, m=metric: f"{run['all'][m]['n']:,}"  # type: ignore[misc]
     if any(run["step_times"] for run in summaries):
         yield "step times", lambda run: ", ".join(dict.fromkeys(run["step_times"].values()))
@@ -137,8 +149,27 @@ def _target_rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summ
     for key in keys:
         yield _target_label(key), lambda run, k=key: _verdict(run, k)  # type: ignore[misc]
     if keys:
-        yield "requests within targets", lambda run: f"{run['all']['attainment']:.2%}"
-        yield "goodput, requests/s", lambda run: f"{run['all']['goodput_per_s']:,.2f}"
+        yield f"requests within targets{_aside(summaries)}", lambda run: _attained(run, "attainment", _share)
+        yield "goodput, requests/s", lambda run: _attained(run, "goodput_per_s", "{:,.2f}".format)
+
+
+def _aside(summaries: list[Summary]) -> str:
+    """What no request can be held to, nor the requests of a minute: gaps are pooled over the tokens of the whole run."""
+    return ", ITL aside" if any(target["metric"] == "itl_s" for run in summaries for target in run["targets"]) else ""
+
+
+def _attained(run: Summary, name: str, shown: Callable[[float], str]) -> str:
+    """What its requests attained of a run's targets; that no request can be held to any is not 0, and not all."""
+    value = run["all"][name]
+    return shown(value) if value is not None else _UNMEASURABLE if run["targets"] else _ABSENT
+
+
+def _share(share: float) -> str:
+    return _ABSENT if math.isnan(share) else plots.share(share, 2)
+
+
+def _number(value: float, layout: str) -> str:
+    return _ABSENT if math.isnan(value) else f"{value:{layout}}"
 
 
 def _target_key(target: Summary) -> tuple[str, str, str, float]:
@@ -152,7 +183,9 @@ def _target_label(key: tuple[str, str, str, float]) -> str:
 
 def _verdict(run: Summary, key: tuple[str, str, str, float]) -> str:
     for target in run["targets"]:
-        if _target_key(target) == key and target["met"] is not None:
+        if _target_key(target) == key:
+            if target["met"] is None:
+                return _UNMEASURABLE
             value = "never" if target["value_s"] is None else f"{target['value_s'] * 1000:,.1f}"
             return f"{value} {'ok' if target['met'] else 'MISSED'}"
     return _ABSENT
@@ -170,9 +203,8 @@ def _safely(cell: Callable[[Summary], str], run: Summary) -> str:
         return _ABSENT
 
 
-def _replicas(folder: Path) -> str:
-    timeline = pd.read_parquet(folder / "timeline.parquet", columns=["pool", "start_s", "end_s", "num_ready"])
-    whole = timeline[timeline["pool"] == ALL].dropna()
+def _replicas(fleet: pd.DataFrame) -> str:
+    whole = fleet[["start_s", "end_s", "num_ready"]].dropna()
     if whole.empty:
         return _ABSENT
     lengths_s = whole["end_s"] - whole["start_s"]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import simpy
 from tqdm import tqdm
 
@@ -17,7 +18,7 @@ from experiments.settings.experiment import Experiment
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
-from sim.errors import EngineError
+from sim.errors import ConfigError, EngineError
 from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
@@ -41,7 +42,7 @@ def run_one(
         prepare: changes what is wired up, before it runs.
 
     Raises:
-        ConfigError: a router chose no candidate.
+        ConfigError: a router chose no candidate, or the measured window begins after the end of the run.
         TraceError: the traffic file is wrong.
         EngineError: a real engine did not start, or failed; then the results so far are there.
         InvariantError: our mistake; nothing is left behind.
@@ -87,13 +88,18 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         num_undeclared_oracles=num_looks,
     )
     simulated = time.perf_counter()
+    if measure.start_s >= ended_at_s and measure.start_s > 0 and not simulation.failure:
+        raise ConfigError(
+            f"measure.start_s: must lie before the end of the run at {ended_at_s:,.6g} s, given {measure.start_s:,.6g}"
+        )
     itl_counts, itl_sums = gaps.taken(wiring.plane.fleet)
     machines = [asdict(machine) for machine in simulation.machines]
     totals = {
         "duration_s": ended_at_s,
         "itl_counts": itl_counts,
         "itl_sums": itl_sums,
-        "warnings": [*_warnings(wiring), *live.warnings(found)],
+        "warnings": [*_warnings(wiring, ended_at_s), *live.warnings(found)],
+        "never_sent": simulation.num_never_sent,
         "has_prefix_cache": bool(wiring.engines["enable_prefix_caching"].any()),
         "ideal_cached_share": _ideal_cached_share(wiring),
         "step_times": {pool.name: calibrated.step_times(pool.replicas) for pool in experiment.pools},
@@ -123,21 +129,23 @@ class GapWindow:
     def __init__(self, fleet: Fleet, start_s: float, end_s: float | None) -> None:
         self.counts, self.sums = fleet.itl_counts, fleet.itl_sums
         self.start_s, self.end_s = start_s, end_s
-        self.before = (self.counts.copy(), self.sums.copy())
+        self.before: tuple[Any, Any] | None = None  # until the window begins
         self.after: tuple[Any, Any] | None = None
 
     def watch(self, env: simpy.Environment) -> Generator[Any, Any, None]:
         """Notes the counts at both ends of the window; the largest gap starts anew at its beginning."""
         if self.start_s > 0:
             yield env.timeout(self.start_s)
-            self.before = (self.counts.copy(), self.sums.copy())
-            self.sums[:, 2] = 0.0
+        self.before = (self.counts.copy(), self.sums.copy())
+        self.sums[:, 2] = 0.0
         if self.end_s is not None:
             yield env.timeout(self.end_s - env.now)
             self.after = (self.counts.copy(), self.sums.copy())
 
     def taken(self, fleet: Fleet) -> tuple[Any, Any]:
         """Returns (num_pools, NUM_ITL_BINS) counts and (num_pools, 3) sum, sum of squares and maximum of the window."""
+        if self.before is None:
+            return np.zeros_like(self.counts), np.zeros_like(self.sums)
         counts, sums = self.after or (fleet.itl_counts, fleet.itl_sums)
         within = sums - self.before[1]
         within[:, 2] = sums[:, 2]
@@ -166,7 +174,7 @@ def _ideal_cached_share(wiring: Wiring) -> float:
     return ideal_hit_rate(experiment.traffic.stream(experiment.seed), int(wiring.engines["block_size"].min()))
 
 
-def _warnings(wiring: Wiring) -> list[str]:
+def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
     found = [*wiring.experiment.traffic.notes, *remarks(wiring.traffic.counts)]
     lines = [f"traffic: {line}" for line in found]
     clock = wiring.plane.fleet.clock[0]
@@ -179,6 +187,9 @@ def _warnings(wiring: Wiring) -> list[str]:
     num_cut = int(clock.num_cut_answers)
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
+    measured_to_s = wiring.experiment.measure.end_s
+    if measured_to_s is not None and measured_to_s > ended_at_s:
+        lines.append(f"measure.end_s is {measured_to_s:,.6g}, and the run ended at {ended_at_s:,.6g} s: so does the window")
     lines += _step_time_warnings(wiring)
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
@@ -225,6 +236,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
             "preemptions": int(replicas["num_preemptions"].sum()),
             "machines": len(simulation.machines),
             "held_back": int(wiring.plane.fleet.clock[0].num_held),
+            "never_sent": int(simulation.num_never_sent.sum()),
         },
         "is_cut_short": simulation.is_cut_short,
         "invariants_checked": invariants,

@@ -1,4 +1,4 @@
-"""What is measured, defined once: TTFT, TPOT, ITL, E2E, queue time, and who meets the targets.
+"""What is measured, defined once: TTFT, TPOT, ITL, E2E, queue time, and which requests meet the targets.
 
 Functions of REQUEST records (`sim.records.REQUEST`): arrays in, arrays out, in seconds. A value that does not exist is
 NaN and becomes null in results; it is never 0 and never part of a mean, a percentile or a count.
@@ -14,6 +14,7 @@ from sim.compiled import verb
 from sim.records import FINISHED
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 def ttft_s(requests: Any) -> Floats:
@@ -55,11 +56,39 @@ REQUEST_METRICS: dict[str, Callable[[Any], Floats]] = {
 """The metrics with one value a request. ITL is not here: it is pooled over tokens (`itl_bin`)."""
 
 
-def meets(values: Mapping[str, Floats], status: NDArray[np.int64], limits_s: Mapping[str, float]) -> NDArray[np.bool_]:
-    """Which requests meet every limit: the numerator of attainment and goodput.
+def has_metric(metric: str, num_answer_tokens: NDArray[np.int64]) -> Bools:
+    """Which requests have this metric once they are served in full: TPOT takes two tokens, the others every answer has.
+
+    >>> has_metric("tpot_s", np.array([1, 2])).tolist(), has_metric("ttft_s", np.array([1, 2])).tolist()
+    ([False, True], [True, True])
+    """
+    return np.asarray(num_answer_tokens > (1 if metric == "tpot_s" else 0))
+
+
+def judged(num_answer_tokens: NDArray[np.int64], limits_s: Mapping[str, float]) -> Bools:
+    """Which requests some limit applies to: the denominator of attainment.
+
+    Served or not: one that was shed, failed or timed out is judged by what it should have had. A request without limits,
+    or with limits on metrics alone that it cannot have, is neither good nor bad.
+
+    Args:
+        num_answer_tokens: (n,) tokens of the whole answer, delivered or not.
+        limits_s: metric name -> limit.
+
+    >>> judged(np.array([1, 2]), {"tpot_s": 0.05}).tolist(), judged(np.array([1, 2]), {}).tolist()
+    ([False, True], [False, False])
+    """
+    found = np.zeros(num_answer_tokens.size, dtype=np.bool_)
+    for metric in limits_s:
+        found |= has_metric(metric, num_answer_tokens)
+    return found
+
+
+def meets(values: Mapping[str, Floats], status: NDArray[np.int64], limits_s: Mapping[str, float]) -> Bools:
+    """Which requests meet every limit that applies to them, and at least one: the numerator of attainment and goodput.
 
     A request must have finished, so a shed, failed, timed-out or unfinished one never counts; a metric that a finished
-    request does not have (the TPOT of a one-token output) cannot be missed.
+    request does not have (the TPOT of a one-token output) can be neither met nor missed.
 
     Args:
         values: metric name -> (n,) seconds, NaN when absent.
@@ -69,11 +98,14 @@ def meets(values: Mapping[str, Floats], status: NDArray[np.int64], limits_s: Map
     >>> values = {"ttft_s": np.array([0.5, 1.0, 2.0, 0.5]), "tpot_s": np.array([np.nan, 0.05, 0.01, 0.01])}
     >>> meets(values, np.array([1, 1, 1, 2]), {"ttft_s": 1.0, "tpot_s": 0.05}).tolist()
     [True, True, False, False]
+    >>> meets(values, np.array([1, 1, 1, 2]), {"tpot_s": 0.05}).tolist()
+    [False, True, True, False]
     """
-    good: NDArray[np.bool_] = status == FINISHED
+    is_met, is_missed = np.zeros((2, status.size), dtype=np.bool_)
     for metric, limit_s in limits_s.items():
-        good = good & ~(values[metric] > limit_s)
-    return good
+        is_met |= values[metric] <= limit_s
+        is_missed |= values[metric] > limit_s
+    return (status == FINISHED) & is_met & ~is_missed
 
 
 # ITL goes into bins cut from the bits of the float: exponent and 10 mantissa bits, so a bin is at most 0.1 % wide.
@@ -129,6 +161,38 @@ def percentiles(values: Floats, percents: ArrayLike) -> tuple[int, Floats]:
         return 0, np.full(percents.shape, np.nan)
     low, high, weight = percentile_ranks(ordered.size, percents)
     return ordered.size, between(ordered[low], ordered[high], weight)
+
+
+def ranks_among_served(n: int, num_missing: int, percent: float) -> tuple[int, int, float] | None:
+    """`percentile_ranks` of `n` values and `num_missing` infinitely late ones behind them; None where it falls among those.
+
+    At least one of the two is above 0.
+
+    >>> ranks_among_served(98, 2, 90.0), ranks_among_served(98, 2, 99.0)
+    ((89, 90, 0.10000000000000853), None)
+    """
+    ranks = percentile_ranks(n + num_missing, percent)
+    low, high, weight = int(ranks[0]), int(ranks[1]), float(ranks[2])
+    if weight == 0:  # an order statistic itself: the one above it does not matter
+        high = low
+    return (low, high, weight) if high < n else None
+
+
+def percentile_of_all(values: Floats, num_missing: int, percent: float) -> float:
+    """A percentile over the values that exist and `num_missing` infinitely late ones; NaN of nothing, inf among those.
+
+    >>> percentile_of_all(np.array([2.0, 1.0]), 1, 50.0), percentile_of_all(np.array([2.0, 1.0]), 1, 51.0)
+    (2.0, inf)
+    """
+    present = values[~np.isnan(values)]
+    if present.size + num_missing == 0:
+        return np.nan
+    ranks = ranks_among_served(present.size, num_missing, percent)
+    if ranks is None:
+        return np.inf
+    low, high, weight = ranks
+    ordered = np.partition(present, sorted({low, high}))
+    return float(between(ordered[low], ordered[high], weight))
 
 
 def itl_percentiles(counts: NDArray[np.int64], percents: ArrayLike, max_s: float = np.inf) -> Floats:

@@ -1,9 +1,11 @@
 """The control plane: SimPy owns the clock, and between two of its events the data plane runs."""
 
+import itertools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import simpy
 
 from sim.errors import EngineError
@@ -80,7 +82,7 @@ class Simulation:
         self.num_machines_told = 0
         self.interval_started_at_s = 0.0
         self.is_cut_short = False
-        self.num_unsent = 0  # requests of the traffic that had not arrived when the run was cut short
+        self.num_never_sent = np.zeros(plane.fleet.classes.size, np.int64)  # requests, by class
         self.failure = ""  # of a real engine, which ended the run
 
     def run(self) -> float:
@@ -130,9 +132,11 @@ class Simulation:
         return ends_at_s + self.horizon.max_drain_s
 
     def drop_unsent(self) -> None:
-        """Forgets the requests that have not arrived, as they never do, and counts them: those loaded and those to come."""
-        clock = self.plane.fleet.clock[0]
-        self.num_unsent += int(clock.num_loaded - clock.next_arrival) + sum(map(len, self.arrivals))
+        """Forgets the requests that have not arrived, of which the client still has some, and counts them: they never do."""
+        fleet, clock = self.plane.fleet, self.plane.fleet.clock[0]
+        loaded = np.arange(clock.next_arrival, clock.num_loaded) & (fleet.requests.size - 1)
+        for rows in itertools.chain([fleet.requests[loaded]], self.arrivals):
+            self.num_never_sent += np.bincount(rows["class_id"], minlength=self.num_never_sent.size)
         clock.num_loaded = clock.next_arrival
 
     def move_window(self) -> None:

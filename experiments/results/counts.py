@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.results.targets import request_limits_s, targets
-from sim.metrics import REQUEST_METRICS, meets
+from sim.metrics import REQUEST_METRICS, has_metric, judged, meets
 from sim.percentiles import Tally
 from sim.records import FINISHED, REASON_NAMES, STATUS_NAMES
 
@@ -42,21 +42,23 @@ class Counts:
         self.tallies = {metric: Tally(num_cells) for metric in REQUEST_METRICS}
         self.statuses = np.zeros((num_cells, len(STATUS_NAMES)), dtype=np.int64)
         self.reasons = np.zeros((num_cells, len(REASON_NAMES)), dtype=np.int64)
-        self.good = np.zeros(num_cells, dtype=np.int64)
+        self.missing = {metric: np.zeros(num_cells, dtype=np.int64) for metric in REQUEST_METRICS}
+        self.judged, self.good = np.zeros((2, num_cells), dtype=np.int64)
         self.preemptions = np.zeros(num_cells, dtype=np.int64)
         self.finished = np.zeros((num_cells, 4), dtype=np.int64)  # in the window: requests; prompt, output, cached tokens
         self._limits_s = [request_limits_s(targets(slo, name)) for name in classes]
 
-    def good_requests(self, columns: Columns) -> Bools:
-        """Which requests meet every target of their class."""
-        good = np.zeros(columns["status"].size, dtype=np.bool_)
+    def verdicts(self, columns: Columns) -> tuple[Bools, Bools]:
+        """Which requests a target of their class applies to, and which of these meet every one."""
+        is_judged, is_good = np.zeros((2, columns["status"].size), dtype=np.bool_)
         for class_id, limits_s in enumerate(self._limits_s):
             mine = columns["class"] == class_id
-            good |= mine & meets(columns, columns["status"], limits_s)
-        return good
+            is_judged |= mine & judged(columns["num_answer_tokens"], limits_s)
+            is_good |= mine & meets(columns, columns["status"], limits_s)
+        return is_judged, is_good
 
-    def add(self, columns: Columns, is_good: Bools) -> None:
-        """Counts a block of requests, as it goes into requests.parquet."""
+    def add(self, columns: Columns, is_judged: Bools, is_good: Bools) -> None:
+        """Counts a block of requests, as it goes into requests.parquet, with `num_answer_tokens` beside."""
         cells = self._cells(columns)
         measured = np.where(self._is_measured(columns), cells, -1)
         for metric, tally in self.tallies.items():
@@ -65,7 +67,11 @@ class Counts:
         cell = measured[inside]
         self.statuses += _crosstab(cell, columns["status"][inside], self.statuses)
         self.reasons += _crosstab(cell, np.maximum(columns["reason"][inside], 0), self.reasons)
-        self.good += np.bincount(cell[is_good[inside]], minlength=self.good.size)
+        for metric, missing in self.missing.items():
+            lacks = np.isnan(columns[metric]) & has_metric(metric, columns["num_answer_tokens"])
+            missing += self._in_cells(measured[lacks & inside])
+        self.judged += self._in_cells(measured[is_judged & inside])
+        self.good += self._in_cells(measured[is_good & inside])
         preempted = np.flatnonzero(columns["num_preemptions"])
         np.add.at(self.preemptions, cells[preempted], columns["num_preemptions"][preempted] * inside[preempted])
         self._add_finished(columns, cells)
@@ -94,6 +100,9 @@ class Counts:
     def _cells(self, columns: Columns) -> Ints:
         pool = columns["pool"]
         return np.asarray(columns["class"] * self._width + np.where(pool < 0, self._width - 1, pool))
+
+    def _in_cells(self, cell: Ints) -> Ints:
+        return np.bincount(cell, minlength=self.good.size)
 
     def _add_finished(self, columns: Columns, cells: Ints) -> None:
         ended_at_s = columns["finished_at_s"]

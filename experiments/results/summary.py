@@ -1,8 +1,11 @@
 """What a run comes to: summary.json and summary.parquet.
 
 The window is that of `measure`, or the whole run. Latencies, attainment and goodput are of the requests that ARRIVED in
-it, all of them in the denominator; throughput and tokens are of the requests that FINISHED in it; GPU-hours and dollars
-are billed in it. So a numerator and its denominator always belong to the same window.
+it; throughput and tokens are of the requests that FINISHED in it; GPU-hours and dollars are billed in it. So a numerator and
+its denominator always belong to the same window.
+
+Attainment's denominator is `judged`: the requests to which a target of their class applies, served or not. Where there is none
+(no targets, targets on gaps between tokens alone, on TPOT alone of one-token answers), attainment and goodput are null.
 """
 
 from collections import defaultdict
@@ -16,22 +19,23 @@ from numpy.typing import NDArray
 from experiments.results.costs import Machine, cost, per_million
 from experiments.results.counts import Counts, Scope
 from experiments.results.request_table import RequestTable
-from experiments.results.targets import Target, targets, verdict
-from sim.metrics import REQUEST_METRICS, between, itl_percentiles, percentile_ranks
+from experiments.results.targets import targets_by_class, verdict
+from sim.metrics import REQUEST_METRICS, between, itl_percentiles, ranks_among_served
 from sim.percentiles import OrderStatistics
 from sim.records import FINISHED, IN_FLIGHT, REASON_NAMES, STATUS_NAMES
 
 PERCENTILES = ("p50", "p90", "p95", "p99", "p99.9")
+MAX = "p100"
 ALLOCATION = "all dollars of the window over that many tokens of the requests that finished in it"
 
 
 class _Ask(NamedTuple):
-    """One percentile of one scope, over its n values and `population - n` infinitely late ones."""
+    """One percentile of one scope, over its values and `num_missing` infinitely late ones."""
 
     metric: str
     scope: str
     percentile: str
-    population: int
+    num_missing: int
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Run:
     itl_counts: NDArray[np.int64]  # (num_pools, NUM_ITL_BINS)
     itl_sums: NDArray[np.float64]  # (num_pools, 3) sum, sum of squares, maximum
     warnings: Sequence[str] = ()
+    never_sent: Sequence[int] = ()  # requests of the whole run, by class; none = 0 of each
     has_prefix_cache: bool = False
     ideal_cached_share: float = np.nan
     step_times: Mapping[str, str] = field(default_factory=dict)  # of each pool: bound, measured, or a calibration
@@ -59,23 +64,23 @@ def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
         table: the closed requests.parquet, read again for exact percentiles.
     """
     scopes = run.counts.scopes()
-    judged = _judged(run, scopes)
+    scope_of = {None: scopes[0]} | {scope.name: scope for scope in scopes if scope.kind == "class"}
+    asked = [(scope_of[name], target) for name, target in targets_by_class(run.slo, run.counts.classes)]
     asks = [
-        _Ask(metric, scope.key, percentile, n)
+        _Ask(metric, scope.key, percentile, 0)
         for scope in scopes
         for metric in REQUEST_METRICS
-        for percentile in PERCENTILES
-        for n in [run.counts.tallies[metric].moments(scope.cells)[0]]
+        for percentile in (*PERCENTILES, MAX)
     ]
     late = {
-        (scope.key, target): _Ask(target.metric, scope.key, target.percentile, sum(_population(run, scope, target.metric)))
-        for scope, target in judged
+        (scope.key, target): _Ask(target.metric, scope.key, target.percentile, _population(run, scope, target.metric)[1])
+        for scope, target in asked
         if target.metric in REQUEST_METRICS
     }
     found = _exact(run.counts, table, scopes, [*asks, *late.values()])
     parts = {scope.key: _scope(run, scope, found) for scope in scopes}
     rows = []
-    for scope, target in judged:
+    for scope, target in asked:
         n, missing = _population(run, scope, target.metric)
         ask = late.get((scope.key, target))
         value_s = found[ask] if ask else _itl(run, scope, [target.percentile])[target.percentile]
@@ -93,23 +98,11 @@ def summarise(run: Run, table: RequestTable) -> dict[str, Any]:
     }
 
 
-def _judged(run: Run, scopes: list[Scope]) -> list[tuple[Scope, Target]]:
-    """Every target with the scope it is about: each class where there are several, and all requests unless classes differ."""
-    own = any((run.slo.get("classes") or {}).values())
-    pairs = [(scope, target) for scope in scopes if scope.kind == "class" for target in targets(run.slo, scope.name)]
-    if len(run.counts.classes) == 1:
-        return [(scopes[0], target) for target in targets(run.slo, run.counts.classes[0])]
-    return pairs if own else [*((scopes[0], target) for target in targets(run.slo)), *pairs]
-
-
 def _population(run: Run, scope: Scope, metric: str) -> tuple[int, int]:
     """Requests that have this metric, and those that should and do not because they were not served."""
     if metric not in REQUEST_METRICS:
         return int(run.itl_counts[scope.pools].sum()), 0
-    n = run.counts.tallies[metric].moments(scope.cells)[0]
-    statuses = run.counts.statuses[scope.cells].sum(axis=0)
-    served = statuses[FINISHED] if metric == "tpot_s" else n  # a finished one-token output misses no TPOT
-    return n, int(statuses.sum() - served)
+    return run.counts.tallies[metric].moments(scope.cells)[0], int(run.counts.missing[metric][scope.cells].sum())
 
 
 def _exact(counts: Counts, table: RequestTable, scopes: list[Scope], asks: list[_Ask]) -> dict[_Ask, float]:
@@ -121,14 +114,16 @@ def _exact(counts: Counts, table: RequestTable, scopes: list[Scope], asks: list[
     for ask in dict.fromkeys(asks):
         scope = next(scope for scope in scopes if scope.key == ask.scope)
         n = counts.tallies[ask.metric].moments(scope.cells)[0]
-        ranks_at = percentile_ranks(ask.population, float(ask.percentile[1:]))
-        low, high, weight = int(ranks_at[0]), int(ranks_at[1]), float(ranks_at[2])
-        if ask.population == 0 or (high if weight > 0 else low) >= n:
-            found[ask] = np.inf if ask.population else np.nan
+        if n + ask.num_missing == 0:
+            found[ask] = np.nan
+            continue
+        ranks_at = ranks_among_served(n, ask.num_missing, float(ask.percentile[1:]))
+        if ranks_at is None:
+            found[ask] = np.inf
             continue
         ranks = order[ask.metric][ask.scope]
-        places[ask] = len(ranks), weight
-        ranks += [low, min(high, n - 1)]
+        places[ask] = len(ranks), ranks_at[2]
+        ranks += ranks_at[:2]
     statistics = {
         metric: OrderStatistics(counts.tallies[metric], cells, [np.array(ranks[scope.key], dtype=np.int64) for scope in scopes])
         for metric, ranks in order.items()
@@ -155,13 +150,14 @@ def _scope(run: Run, scope: Scope, found: Mapping[_Ask, float]) -> dict[str, Any
     counts, duration_s = run.counts, run.end_s - run.start_s
     statuses = counts.statuses[scope.cells].sum(axis=0)
     reasons = counts.reasons[scope.cells].sum(axis=0)
-    good, arrived = int(counts.good[scope.cells].sum()), int(statuses.sum())
+    good, judged, arrived = int(counts.good[scope.cells].sum()), int(counts.judged[scope.cells].sum()), int(statuses.sum())
     num_finished, input_tokens, output_tokens, cached_tokens = (int(x) for x in counts.finished[scope.cells].sum(axis=0))
     per_s = 1 / duration_s if duration_s > 0 else np.nan
     return {
         "requests": {
             "arrived": arrived,
             **dict(zip(STATUS_NAMES, statuses.tolist(), strict=True)),
+            "never_sent": _never_sent(run, scope),
             "reasons": {name: n for name, n in zip(REASON_NAMES, reasons.tolist(), strict=True) if name and n},
         },
         **{metric: _metric(run, scope, metric, found) for metric in REQUEST_METRICS},
@@ -170,18 +166,28 @@ def _scope(run: Run, scope: Scope, found: Mapping[_Ask, float]) -> dict[str, Any
         "requests_per_s": num_finished * per_s,
         "input_tokens_per_s": input_tokens * per_s,
         "output_tokens_per_s": output_tokens * per_s,
-        "goodput_per_s": good * per_s,
-        "attainment": good / arrived if arrived else np.nan,
+        "judged": judged,
+        "goodput_per_s": good * per_s if judged else np.nan,
+        "attainment": good / judged if judged else np.nan,
         "cached_token_share": cached_tokens / input_tokens if input_tokens and run.has_prefix_cache else np.nan,
         "num_preemptions": int(counts.preemptions[scope.cells].sum()),
         "cost": _cost(run, scope, input_tokens, output_tokens) if scope.kind != "class" else None,
     }
 
 
+def _never_sent(run: Run, scope: Scope) -> int | None:
+    """Requests whose client still held them back when the run ended: of a class or all, and of no pool, as none got there."""
+    if scope.kind == "pool":
+        return None
+    names = run.counts.classes if scope.kind == "all" else [scope.name]
+    return sum(int(n) for name, n in zip(run.counts.classes, run.never_sent, strict=False) if name in names)
+
+
 def _metric(run: Run, scope: Scope, metric: str, found: Mapping[_Ask, float]) -> dict[str, Any]:
     n, mean, std = run.counts.tallies[metric].moments(scope.cells)
-    values = {percentile: found[_Ask(metric, scope.key, percentile, n)] for percentile in PERCENTILES}
-    return {"n": n, "missing": _population(run, scope, metric)[1], "mean": mean, "std": std, **values}
+    values = {percentile: found[_Ask(metric, scope.key, percentile, 0)] for percentile in (*PERCENTILES, MAX)}
+    max_s = values.pop(MAX)
+    return {"n": n, "missing": _population(run, scope, metric)[1], "mean": mean, "std": std, **values, "max": max_s}
 
 
 def _itl(run: Run, scope: Scope, wanted: Sequence[str]) -> dict[str, Any]:
@@ -192,7 +198,8 @@ def _itl(run: Run, scope: Scope, wanted: Sequence[str]) -> dict[str, Any]:
     mean = total / n if n else np.nan
     std = np.sqrt(max(squares / n - mean * mean, 0.0)) if n else np.nan
     values = itl_percentiles(bins, [float(percentile[1:]) for percentile in wanted], max_s)
-    return {"n": n, "missing": 0, "mean": mean, "std": std, **dict(zip(wanted, values, strict=True))}
+    percentiles = dict(zip(wanted, values, strict=True))
+    return {"n": n, "missing": 0, "mean": mean, "std": std, **percentiles, "max": max_s if n else np.nan}
 
 
 def _cost(run: Run, scope: Scope, input_tokens: int, output_tokens: int) -> dict[str, Any]:
@@ -213,6 +220,15 @@ def _warnings(run: Run, whole: dict[str, Any]) -> list[str]:
     """What a reader of the percentiles has to know."""
     found = []
     requests = whole["requests"]
+    if requests["never_sent"]:
+        found.append(
+            f"{requests['never_sent']:,} requests were never sent: the run ended while their client held them back; "
+            "they are not among those that arrived, and in no other number"
+        )
+    if run.end_s == run.start_s:
+        found.append(f"no time was measured: the window begins at {run.start_s:,.6g} s, where the run ends; there are no rates")
+    elif not requests["arrived"]:
+        found.append(f"no request arrived between {run.start_s:,.6g} and {run.end_s:,.6g} s, where requests are measured")
     unserved = {name: requests[name] for name in STATUS_NAMES if name != STATUS_NAMES[FINISHED] and requests[name]}
     if unserved:
         parts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in unserved.items())

@@ -7,19 +7,20 @@ from typing import Any
 import pyarrow as pa
 
 from experiments.results.tables import Column, write_rows
+from experiments.results.targets import all_met
 from sim.records import STATUS_NAMES
 
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "queue time"}
 """Metrics of a summary, and how to write them."""
 
-_STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "p99.9")
+_STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max")
 _RATES = {
     "arrivals_per_s": "requests that arrived / s",
     "requests_per_s": "requests that finished / s",
     "input_tokens_per_s": "their prompt tokens / s",
     "output_tokens_per_s": "their output tokens / s",
-    "goodput_per_s": "requests that met every target of their class / s",
-    "attainment": "their share of the requests that arrived",
+    "goodput_per_s": "requests that met every target of their class that applies to one request / s; null if judged is 0",
+    "attainment": "their share of those judged; null if that is 0",
 }
 _COSTS = {
     "gpu_hours": "GPU-hours billed",
@@ -56,12 +57,14 @@ COLUMNS = (
     Column("window_end_s", pa.float64(), "end of the measured window", False),
     Column("arrived", pa.int64(), "requests that arrived in the window", False),
     *(Column(name, pa.int64(), f"those that ended so: {name}", False) for name in STATUS_NAMES),
+    Column("never_sent", pa.int64(), "requests of the whole run that their client held back to its end; null for a pool"),
     *(column for metric, label in METRICS.items() for column in _metric_columns(metric, label)),
+    Column("judged", pa.int64(), "requests to which a target of their class applies, served or not; on ITL none does", False),
     *(Column(name, pa.float64(), meaning) for name, meaning in _RATES.items()),
     Column("cached_token_share", pa.float64(), "prompt tokens of finished requests from the prefix cache; null without one"),
     Column("num_preemptions", pa.int64(), "preemptions of the requests that arrived", False),
     *(Column(name, pa.float64(), meaning) for name, meaning in _COSTS.items()),
-    Column("targets_met", pa.bool_(), "whether every target of the config was met; null without targets"),
+    Column("targets_met", pa.bool_(), "whether every target was met; null without targets, or while one was not measurable"),
 )
 
 
@@ -78,13 +81,13 @@ def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
 
 
 _PLURAL = {"class": "classes", "pool": "pools"}
+_PLAIN = ("judged", "num_preemptions", "cached_token_share")
 
 
 def _row(summary: Mapping[str, Any], scope: str, name: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    row = {"scope": scope, "name": name, "num_preemptions": part["num_preemptions"]}
-    row["cached_token_share"] = part["cached_token_share"]
+    row = {"scope": scope, "name": name, **{key: part[key] for key in _PLAIN}}
     row |= {"window_start_s": summary["window"]["start_s"], "window_end_s": summary["window"]["end_s"]}
-    row |= {key: part["requests"][key] for key in ("arrived", *STATUS_NAMES)}
+    row |= {key: part["requests"][key] for key in ("arrived", *STATUS_NAMES, "never_sent")}
     for metric in METRICS:
         stem = metric.removesuffix("_s")
         row |= {f"{stem}_n": part[metric]["n"], f"{stem}_missing": part[metric]["missing"]}
@@ -92,5 +95,5 @@ def _row(summary: Mapping[str, Any], scope: str, name: str, part: Mapping[str, A
     row |= {key: part[key] for key in _RATES}
     row |= {key: (part["cost"] or {}).get(key) for key in _COSTS}
     met = [target["met"] for target in summary["targets"] if scope == "all" or target["scope"] == name]
-    row["targets_met"] = all(met) if met and scope != "pool" else None
+    row["targets_met"] = all_met(met) if scope != "pool" else None
     return row

@@ -1,7 +1,10 @@
-"""timeline.parquet: one row per interval and pool, and one for all pools together."""
+"""timeline.parquet: for every interval a row of scope `all`, the whole fleet, and one of scope `pool` for each pool.
+
+The pools' rows add up to that of the whole: take one scope before summing anything.
+"""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from experiments.results.tables import Column, write_rows
-from sim.metrics import percentiles
+from experiments.results.targets import Target, all_met, targets_by_class
+from sim.metrics import REQUEST_METRICS, has_metric, percentile_of_all, percentiles
+from sim.records import FINISHED
 
-ALL = "all"
+ALL, POOL = "all", "pool"
 _PERCENTS = (50, 90, 99)
 _LATENCIES = [
     Column(f"{metric}_{value}", pa.int64() if value == "n" else pa.float64(), meaning)
@@ -23,9 +28,10 @@ _LATENCIES = [
     ]
 ]
 COLUMNS = (
+    Column("scope", pa.string(), "all = the whole fleet, pool = one of its pools; a sum over both counts double", False),
     Column("start_s", pa.float64(), "start of the interval", False),
     Column("end_s", pa.float64(), "end of the interval; gauges are read here", False),
-    Column("pool", pa.string(), "pool, or 'all'", False),
+    Column("pool", pa.string(), "the pool; 'all' for the whole fleet", False),
     Column("demand_per_s", pa.float64(), "arrivals / length of the interval", False),
     Column("arrivals", pa.int64(), "requests that arrived in the interval", False),
     Column("completions", pa.int64(), "requests that finished in the interval", False),
@@ -36,80 +42,96 @@ COLUMNS = (
     Column("capacity_per_s", pa.float64(), "requests/s that the ready replicas sustain within the targets"),
     Column("num_waiting", pa.int64(), "requests waiting"),
     Column("num_running", pa.int64(), "requests running"),
-    Column("kv_cache_usage", pa.float64(), "share of KV blocks in use, mean over ready replicas"),
+    Column("kv_cache_usage", pa.float64(), "share of KV blocks in use, mean over ready replicas; null with none"),
     *_LATENCIES,
-    Column("attainment", pa.float64(), "share of the arrivals that met every target of their class"),
+    Column("judged", pa.int64(), "arrivals to which a target of their class applies"),
+    Column("attainment", pa.float64(), "share of those judged that met every such target; null if there are none"),
+    Column(
+        "targets_met",
+        pa.bool_(),
+        "of the whole fleet: whether every target, those on ITL aside, held for the arrivals; null if one was not measurable",
+    ),
     Column("gpu_hours", pa.float64(), "GPU-hours billed in the interval"),
     Column("dollars", pa.float64(), "their price; null without one"),
 )
 _SUMMED = ("num_ready", "num_starting", "num_draining", "desired", "capacity_per_s", "num_waiting", "num_running")
-_Part = tuple[NDArray[Any], ...]
+_WHOLE = -1
+"""Number of the whole fleet among the pools."""
+_Columns = Mapping[str, NDArray[Any]]
 
 
 class Timeline:
     """Gathers requests, in order of arrival, and gauges into intervals; holds the requests of one open interval."""
 
-    def __init__(self, interval_s: float, pools: Sequence[str]) -> None:
+    def __init__(self, interval_s: float, classes: Sequence[str], pools: Sequence[str], slo: Mapping[str, Any]) -> None:
         self._interval_s = interval_s
         self._pools = list(pools)
+        self._targets: list[tuple[int, Target]] = [
+            (-1 if name is None else list(classes).index(name), target)
+            for name, target in targets_by_class(slo, classes)
+            if target.metric in REQUEST_METRICS
+        ]
+        wanted = {"ttft_s", "tpot_s"} | {target.metric for _, target in self._targets}
+        self._names = ("class", "pool", "num_answer_tokens", *(metric for metric in REQUEST_METRICS if metric in wanted))
         self._open = -1
-        self._parts: list[_Part] = []
-        self._stats: dict[tuple[int, str], dict[str, Any]] = {}
-        self._gauges: dict[tuple[int, str], dict[str, Any]] = {}
+        self._parts: list[_Columns] = []
+        self._stats: dict[tuple[int, int], dict[str, Any]] = {}
+        self._gauges: dict[tuple[int, int], dict[str, Any]] = {}
         self._completions = np.zeros((0, len(self._pools) + 1), dtype=np.int64)
 
-    def add_requests(
-        self,
-        arrived_at_s: NDArray[np.float64],
-        finished_at_s: NDArray[np.float64],
-        ttft_s: NDArray[np.float64],
-        tpot_s: NDArray[np.float64],
-        is_good: NDArray[np.bool_],
-        pool: NDArray[np.int64],
-    ) -> None:
-        """Adds requests, (n,) each; `finished_at_s` is NaN for those that did not finish, `pool` -1 for none."""
-        self._complete(finished_at_s, pool)
-        interval = (arrived_at_s // self._interval_s).astype(np.int64)
+    def add_requests(self, columns: _Columns, is_judged: NDArray[np.bool_], is_good: NDArray[np.bool_]) -> None:
+        """Adds requests, (n,) each.
+
+        Args:
+            columns: those of requests.parquet, `pool` -1 for none, and `num_answer_tokens`.
+            is_judged: whether a target applies to a request.
+            is_good: whether it met every one that does.
+        """
+        self._complete(columns)
+        interval = (columns["arrived_at_s"] // self._interval_s).astype(np.int64)
+        kept = {name: columns[name] for name in self._names} | {"is_judged": is_judged, "is_good": is_good}
         bounds = [0, *(np.flatnonzero(np.diff(interval)) + 1).tolist(), interval.size]
         for start, stop in itertools.pairwise(bounds):
             if stop > start:
                 if interval[start] != self._open:
                     self._close()
                     self._open = int(interval[start])
-                self._parts.append(tuple(values[start:stop] for values in (ttft_s, tpot_s, is_good, pool)))
+                self._parts.append({name: values[start:stop] for name, values in kept.items()})
 
     def add_gauges(self, rows: Sequence[dict[str, Any]]) -> None:
         """Adds the gauges of one interval, one row a pool, as they stand at its end."""
-        for row in rows:
-            self._gauges[round(row["start_s"] / self._interval_s), row["pool"]] = row
         interval = round(rows[0]["start_s"] / self._interval_s)
-        self._gauges[interval, ALL] = _together(rows)
+        for row in rows:
+            usage = row["kv_cache_usage"] if row["num_ready"] else None  # of no replica there is none
+            self._gauges[interval, self._pools.index(row["pool"])] = row | {"kv_cache_usage": usage}
+        self._gauges[interval, _WHOLE] = _together(rows)
 
     def write(self, path: Path) -> None:
-        """Writes the table, ordered by interval and pool."""
+        """Writes the table, ordered by interval and pool, the whole fleet first."""
         self._close()
-        rows = [self._row(k, pool) for k in self._intervals() for pool in (ALL, *self._pools)]
+        rows = [self._row(k, pool) for k in self._intervals() for pool in (_WHOLE, *range(len(self._pools)))]
         write_rows(path, __doc__ or "", COLUMNS, rows)
 
     def _intervals(self) -> range:
         keys = [k for k, _ in self._stats] + [k for k, _ in self._gauges]
         return range(max([*keys, self._completions.shape[0] - 1], default=-1) + 1)
 
-    def _row(self, k: int, pool: str) -> dict[str, Any]:
-        row: dict[str, Any] = {"start_s": k * self._interval_s, "end_s": (k + 1) * self._interval_s, "pool": pool}
-        row |= {"arrivals": 0, "ttft_n": 0, "tpot_n": 0, "completions": 0}
-        row |= self._stats.get((k, pool), {}) | self._gauges.get((k, pool), {}) | {"pool": pool}
+    def _row(self, k: int, pool: int) -> dict[str, Any]:
+        row: dict[str, Any] = {"start_s": k * self._interval_s, "end_s": (k + 1) * self._interval_s}
+        row |= {"arrivals": 0, "ttft_n": 0, "tpot_n": 0, "judged": 0, "completions": 0}
+        row |= self._stats.get((k, pool), {}) | self._gauges.get((k, pool), {})
+        row |= {"scope": ALL, "pool": ALL} if pool == _WHOLE else {"scope": POOL, "pool": self._pools[pool]}
         if k < self._completions.shape[0]:
             counts = self._completions[k]
-            row["completions"] = int(counts.sum() if pool == ALL else counts[self._pools.index(pool)])
+            row["completions"] = int(counts.sum() if pool == _WHOLE else counts[pool])
         row["demand_per_s"] = row["arrivals"] / (row["end_s"] - row["start_s"])
         return row
 
-    def _complete(self, finished_at_s: NDArray[np.float64], pool: NDArray[np.int64]) -> None:
-        is_finished = ~np.isnan(finished_at_s)
+    def _complete(self, columns: _Columns) -> None:
+        is_finished, pool = columns["status"] == FINISHED, columns["pool"]
         if not is_finished.any():
             return
-        interval = (finished_at_s[is_finished] // self._interval_s).astype(np.int64)
+        interval = (columns["finished_at_s"][is_finished] // self._interval_s).astype(np.int64)
         width = self._completions.shape[1]
         longer = int(interval.max()) + 1 - self._completions.shape[0]
         if longer > 0:
@@ -121,30 +143,39 @@ class Timeline:
         """Turns the requests of the open interval into its statistics."""
         if not self._parts:
             return
-        ttft_s, tpot_s, is_good, pool = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        for i, name in enumerate(self._pools):
-            mine = pool == i
-            self._stats[self._open, name] = _statistics(ttft_s[mine], tpot_s[mine], is_good[mine])
-        is_alone = len(self._pools) == 1 and (pool == 0).all()
-        everything = self._stats[self._open, self._pools[0]] if is_alone else _statistics(ttft_s, tpot_s, is_good)
-        self._stats[self._open, ALL] = everything
+        rows = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
         self._parts = []
+        for i in range(len(self._pools)):
+            self._stats[self._open, i] = _statistics({name: values[rows["pool"] == i] for name, values in rows.items()})
+        is_alone = len(self._pools) == 1 and (rows["pool"] == 0).all()
+        whole = self._stats[self._open, 0] if is_alone else _statistics(rows)
+        self._stats[self._open, _WHOLE] = whole | {"targets_met": all_met(_is_met(rows, *one) for one in self._targets)}
 
 
-def _statistics(ttft_s: NDArray[np.float64], tpot_s: NDArray[np.float64], is_good: NDArray[np.bool_]) -> dict[str, Any]:
-    row: dict[str, Any] = {"arrivals": is_good.size, "attainment": is_good.mean() if is_good.size else None}
-    for metric, values in (("ttft", ttft_s), ("tpot", tpot_s)):
-        row[f"{metric}_n"], found = percentiles(values, _PERCENTS)
+def _is_met(rows: _Columns, class_id: int, target: Target) -> bool | None:
+    """Whether a target held for the requests of one interval, as `experiments.results.targets.verdict` has it."""
+    values = rows[target.metric]
+    concerned = has_metric(target.metric, rows["num_answer_tokens"]) & ((rows["class"] == class_id) | (class_id < 0))
+    value_s = percentile_of_all(values[concerned], int(np.isnan(values[concerned]).sum()), target.percent)
+    return None if np.isnan(value_s) else value_s <= target.limit_s
+
+
+def _statistics(rows: _Columns) -> dict[str, Any]:
+    num_judged = int(rows["is_judged"].sum())
+    attainment = rows["is_good"].sum() / num_judged if num_judged else None
+    row: dict[str, Any] = {"arrivals": rows["is_good"].size, "judged": num_judged, "attainment": attainment}
+    for metric in ("ttft", "tpot"):
+        row[f"{metric}_n"], found = percentiles(rows[f"{metric}_s"], _PERCENTS)
         row |= {f"{metric}_p{p}_s": value for p, value in zip(_PERCENTS, found, strict=True)}
     return row
 
 
 def _together(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The gauges of all pools as one: sums, and KV use weighted by ready replicas."""
+    """The gauges of all pools as one: sums, and KV use weighted by ready replicas, of which there may be none."""
     whole: dict[str, Any] = {"start_s": rows[0]["start_s"], "end_s": rows[0]["end_s"]}
     for name in (*_SUMMED, "gpu_hours", "dollars"):
         values = [row.get(name) for row in rows]
         whole[name] = None if None in values else sum(value for value in values if value is not None)
-    num_ready = whole["num_ready"] or 0
-    whole["kv_cache_usage"] = sum(row["kv_cache_usage"] * row["num_ready"] for row in rows) / max(num_ready, 1)
+    if whole["num_ready"]:
+        whole["kv_cache_usage"] = sum(row["kv_cache_usage"] * row["num_ready"] for row in rows) / whole["num_ready"]
     return whole

@@ -23,7 +23,7 @@ ROW_GROUP = 1 << 17
 _STRETCH = 1 << 12
 """Requests copied at a time: their records fit in the cache while one field after the other is read."""
 _INSTANTS = ("arrived_at_s", "routed_at_s", "scheduled_at_s", "first_token_at_s", "finished_at_s")
-_COUNTS = ("num_prompt_tokens", "num_generated_tokens", "num_cached_tokens", "num_preemptions")
+_COUNTS = ("num_prompt_tokens", "num_output_tokens", "num_generated_tokens", "num_cached_tokens", "num_preemptions")
 _INDICES = ("machine", "class_id", "status", "reason")
 _COPIED: dict[str, type] = dict.fromkeys(_INSTANTS, np.float64) | dict.fromkeys((*_COUNTS, *_INDICES), np.int64)
 
@@ -64,7 +64,7 @@ class RunWriter:
         self._slo = slo
         self._window_s = (measure_start_s, np.inf if measure_end_s is None else measure_end_s)
         self._table = RequestTable(folder / "requests.parquet", classes, self._pools)
-        self._timeline = Timeline(timeline_interval_s, self._pools)
+        self._timeline = Timeline(timeline_interval_s, classes, self._pools, slo)
         self._counts = Counts(classes, self._pools, slo, *self._window_s)
         self._pool_of_machine = np.full(1, -1, dtype=np.int64)  # the last place answers for machine -1
         self._pending: dict[str, NDArray[Any]] = {name: np.empty(ROW_GROUP, dtype) for name, dtype in _COPIED.items()}
@@ -109,7 +109,7 @@ class RunWriter:
             machines: one mapping for each machine (see experiments.results.costs.COLUMNS), instants None where not reached.
             totals: `duration_s`, the instant the run ended; `itl_counts` (num_pools, NUM_ITL_BINS) and `itl_sums`
                 (num_pools, 3: sum, sum of squares, maximum), as in sim.records.Fleet; `warnings`, optional lines;
-                `has_prefix_cache`, `ideal_cached_share` and `step_times`, optional.
+                `never_sent` (num_classes,) requests, `has_prefix_cache`, `ideal_cached_share` and `step_times`, optional.
         """
         self._flush()
         self._table.close()
@@ -124,6 +124,7 @@ class RunWriter:
             itl_counts=np.asarray(totals["itl_counts"]),
             itl_sums=np.asarray(totals["itl_sums"]),
             warnings=totals.get("warnings", ()),
+            never_sent=totals.get("never_sent", ()),
             has_prefix_cache=totals.get("has_prefix_cache", False),
             ideal_cached_share=totals.get("ideal_cached_share", np.nan),
             step_times=totals.get("step_times", {}),
@@ -138,12 +139,9 @@ class RunWriter:
         if not self._num_pending:
             return
         columns = self._columns()
-        is_good = self._counts.good_requests(columns)
-        self._counts.add(columns, is_good)
-        finished_at_s = np.where(columns["status"] == FINISHED, columns["finished_at_s"], np.nan)
-        self._timeline.add_requests(
-            columns["arrived_at_s"], finished_at_s, columns["ttft_s"], columns["tpot_s"], is_good, columns["pool"]
-        )
+        is_judged, is_good = self._counts.verdicts(columns)
+        self._counts.add(columns, is_judged, is_good)
+        self._timeline.add_requests(columns, is_judged, is_good)
         self._table.append(columns)
         self._first_pending += self._num_pending
         self._num_pending = 0
@@ -156,7 +154,9 @@ class RunWriter:
         columns["class"] = columns.pop("class_id")
         columns["replica"] = columns.pop("machine")
         columns["pool"] = self._pool_of(columns["replica"])
-        columns["num_output_tokens"] = columns.pop("num_generated_tokens")
+        num_asked_tokens, num_generated_tokens = columns["num_output_tokens"], columns.pop("num_generated_tokens")
+        columns["num_output_tokens"] = num_generated_tokens
+        columns["num_answer_tokens"] = np.where(columns["status"] == FINISHED, num_generated_tokens, num_asked_tokens)
         columns["reason"] = np.where(columns["reason"] == 0, -1, columns["reason"])
         return columns
 

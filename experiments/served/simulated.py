@@ -184,7 +184,9 @@ def _outcome(served: Served, everything: Any, replica: Any, outside_s: float) ->
     rows: Any = everything[num_warm_up:].view(np.recarray)
     ttft_s = rows.first_token_at_s - rows.arrived_at_s + outside_s
     e2e_s = rows.finished_at_s - rows.arrived_at_s + outside_s
-    latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": (e2e_s - ttft_s) / np.maximum(1, rows.num_output_tokens - 1)}
+    num_gaps = rows.num_output_tokens - 1
+    tpot_s = np.where(num_gaps > 0, (e2e_s - ttft_s) / np.maximum(1, num_gaps), np.nan)
+    latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": tpot_s}
     span_s = float(rows.finished_at_s.max() - rows.arrived_at_s.min()) + (0.0 if served.rate_per_s else outside_s)
     context = served.num_prompt_tokens + served.num_output_tokens
     kv_tokens = float(replica.peak_running) * context

@@ -19,6 +19,7 @@ from replicas.lifecycle import Lifecycle
 from replicas.surrogate import Surrogate
 from sim.limits import MAX_SLOTS, MAX_TOKENS
 from sim.params import Params
+from traces.generated import Generated
 from traces.traffic import Traffic
 
 TRAFFIC = KindOf("traffic", traces.KINDS, Traffic)
@@ -189,6 +190,15 @@ class Experiment(Study):
                 f"pools: max_replicas (times data_parallel_size) come to {num_slots:,} engines; at most {MAX_SLOTS:,} are "
                 "simulated"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> Self:
+        # A client that holds requests back sends them later; where a recording ends its file says, which is not read here.
+        is_known = isinstance(self.traffic, Generated) and self.traffic.max_concurrency is None
+        if is_known and self.measure.start_s >= self.traffic.ends_at_s:
+            end_s, given_s = self.traffic.ends_at_s, self.measure.start_s
+            raise ValueError(f"measure.start_s: must lie before the traffic's end at {end_s:,.6g} s, given {given_s:,.6g}")
         return self
 
     @model_validator(mode="after")

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
-from experiments import run
+from experiments import report, run
 from sim.errors import ConfigError
 from sim.records import FAILED, FINISHED, IN_FLIGHT
-from tests.fleets import Constant, arrivals, engine
+from tests.fleets import Constant, arrivals, classes, engine
 from tests.fleets import run as run_fleet
 from traces import KINDS
 
@@ -100,7 +101,7 @@ def test_a_client_that_waits_for_ever_is_given_up_and_what_it_held_never_arrived
     assert ran.simulation.is_cut_short
     assert ran.ended_at_s == 5.0
     assert ran.requests.status.tolist() == [IN_FLIGHT] * 3
-    assert ran.simulation.num_unsent == 7
+    assert ran.simulation.num_never_sent.tolist() == [7]
 
 
 def test_a_closed_loop_goes_on_when_a_failure_empties_the_fleet_later_than_the_drain() -> None:
@@ -116,7 +117,45 @@ def test_a_closed_loop_goes_on_when_a_failure_empties_the_fleet_later_than_the_d
     assert ran.requests.arrived_at_s[1:].tolist() == ran.requests.finished_at_s[:-1].tolist()
     assert ran.requests.finished_at_s[-1] > 30.0
     assert not ran.simulation.is_cut_short
-    assert ran.simulation.num_unsent == 0
+    assert ran.simulation.num_never_sent.tolist() == [0]
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_what_a_client_never_sent_is_counted_by_class_whether_it_was_loaded_or_not(chunk: int) -> None:
+    arriving = arrivals([(0.0, 10, 1)] * 10)
+    arriving["class_id"] = [0, 0, 0, 0, 1, 1, 0, 1, 1, 1]
+    ran = run_fleet(
+        arriving, replicas=0, max_replicas=1, autoscaler=Constant(0), max_concurrency=3, max_drain_s=5.0,
+        classes=classes((0, 0, 0, 0.0), (0, 0, 0, 0.0)), chunk=chunk,
+    )  # fmt: skip
+    assert len(ran.requests) == 3
+    assert ran.simulation.num_never_sent.tolist() == [2, 5]
+
+
+def test_a_run_in_which_all_were_sent_has_none_that_was_not() -> None:
+    ran = run_fleet(arrivals([(0.0, 10, 1)] * 10), engine(overhead_s=1.0), max_concurrency=1, max_drain_s=5.0)
+    assert ran.simulation.num_never_sent.tolist() == [0]
+
+
+def test_requests_that_a_client_gave_up_before_it_sent_them_are_in_every_result(tmp_path: Path) -> None:
+    """500 of 1,000 tokens, 4 in flight, given up after 2 s: 4 arrived, 496 are said and in no share."""
+    lengths = {**LENGTHS, "output": {"kind": "fixed", "tokens": 1000}}
+    two = [{"name": name, "share": 0.5, "lengths": lengths} for name in "ab"]
+    traffic = {"kind": "concurrent", "limit": 500, "max_concurrency": 4, "lengths": None, "classes": two}
+    folder = run(experiment(tmp_path, traffic, max_drain_s=2.0), out=tmp_path, progress=False).folder
+    summary = json.loads((folder / "summary.json").read_text())
+    requests = summary["all"]["requests"]
+    assert (requests["arrived"], requests["in_flight"], requests["never_sent"]) == (4, 4, 496)
+    by_class = [part["requests"] for part in summary["classes"].values()]
+    assert sum(one["never_sent"] for one in by_class) == 496
+    assert all(one["never_sent"] + one["arrived"] > 200 for one in by_class)
+    table = pd.read_parquet(folder / "summary.parquet")
+    assert table["never_sent"].tolist() == [496, *(one["never_sent"] for one in by_class)]
+    assert json.loads((folder / "manifest.json").read_text())["counts"]["never_sent"] == 496
+    assert "496 requests were never sent: the run ended while their client held them back" in summary["warnings"][0]
+    assert [line.split() for line in report.table([folder]).splitlines() if "never sent" in line] == [
+        ["requests", "never", "sent", "496"]
+    ]
 
 
 def test_a_request_that_a_drain_fails_makes_room_too() -> None:

@@ -112,6 +112,62 @@ def test_requests_lost_since_the_baseline_are_reported_even_when_percentiles_sta
     assert any(line.startswith("day: finished moved from 100.000% to 97.000%") for line in lines)
 
 
+def entry(mean, spread=None, seeds=1):
+    return {"mean": mean, "spread": spread, "seeds": seeds}
+
+
+@pytest.mark.parametrize(
+    ("key", "was", "now", "line"),
+    [
+        ("ttft_s p99", entry(50.0), entry(51.0), ""),  # 2 %, as declared
+        ("ttft_s p99", entry(1.0), entry(1.021), "+2.1%; its spread is unknown, the baseline has one seed; allowed: 20.000 ms"),
+        ("ttft_s p99", entry(1.0), entry(0.979), "-2.1%; its spread is unknown, the baseline has one seed; allowed: 20.000 ms"),
+        ("ttft_s p99", entry(1.0, 0.1, 3), entry(1.299), ""),  # three spreads
+        ("ttft_s p99", entry(1.0, 0.1, 3), entry(1.4), "4.0 times its spread of 100.000 ms over 3 seeds; allowed: 300.000 ms"),
+        ("ttft_s p99", entry(1.0, 0.0, 3), entry(1.4), "it was the same in all 3 seeds"),
+        ("queue_s p50", entry(0.0), entry(0.0001), ""),  # a tenth of a millisecond
+        ("queue_s p50", entry(0.0), entry(0.00011), "moved from 0.000 ms to 0.110 ms (0.110 ms more"),
+        ("attainment", entry(0.0), entry(0.0001), "moved from 0.000% to 0.010% (0.010% more"),  # no share is too small
+        ("chat: finished", entry(1.0), entry(0.97), "moved from 100.000% to 97.000%"),
+        ("attainment", entry(None), entry(None), ""),
+        ("attainment", entry(None), entry(0.5), "attainment moved from nothing to 50.000%"),
+        ("attainment", entry(0.5), entry(None), "attainment moved from 50.000% to nothing"),
+        ("attainment", None, entry(0.5), "attainment is new"),
+        ("attainment", entry(0.5), None, "attainment is gone"),
+    ],
+)
+def test_a_quantity_moves_when_it_leaves_the_largest_of_its_tolerances(tmp_path, monkeypatch, key, was, now, line):
+    baseline = tmp_path / "baseline.json"
+    before = {} if was is None else {key: was}
+    baseline.write_text(json.dumps({"tolerance": {}, "experiments": {"day": before}}))
+    monkeypatch.setattr(regression, "measured", lambda folders: {"day": {} if now is None else {key: now}})
+    lines = regression.check([], baseline)
+    assert (len(lines), line in "".join(lines)) == (bool(line), True)
+
+
+def test_a_quantity_that_one_seed_lacks_has_no_mean(tmp_path):
+    folders = [result(tmp_path, "seed=1"), result(tmp_path, "seed=2", lost=1000)]
+    found = regression.measured(folders)["day"]
+    assert found["ttft_s p99"] == {"mean": None, "spread": None, "seeds": 2}
+    assert found["finished"] == {"mean": 0.5, "spread": pytest.approx(0.5**0.5), "seeds": 2}
+    assert {key.split()[0] for key in found} == {"ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s", "attainment", "finished"}
+
+
+def test_classes_are_held_to_the_baseline_too(tmp_path):
+    folder = tmp_path / "day"
+    folder.mkdir()
+    rows = synthetic.finished(np.arange(4.0), [0.5, 2.0, 3.0, 4.0], 0.01)
+    rows["class_id"] = [0, 0, 0, 1]
+    rows["status"][2] = TIMED_OUT
+    writer = synthetic.writer(folder, classes=["chat", "batch"])
+    writer.write_requests(0, rows)
+    writer.finish([], synthetic.totals(10.0))
+    found = regression.measured([folder])["day"]
+    assert (found["chat: finished"]["mean"], found["batch: finished"]["mean"]) == (2 / 3, 1.0)
+    assert (found["chat: attainment"]["mean"], found["batch: attainment"]["mean"]) == (1 / 3, 0.0)
+    assert found["batch: ttft_s p50"]["mean"] == 4.0
+
+
 @pytest.mark.parametrize("text", [None, "{}", "[1]", "not json"])
 def test_a_file_that_is_no_baseline_is_the_users_mistake(tmp_path, text):
     baseline = tmp_path / "baseline.json"

@@ -1,0 +1,188 @@
+"""Scopes of a summary: the whole, classes and pools, each with its own numbers, in JSON and in Parquet alike."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from experiments.results.counts import Counts
+from experiments.results.summary_table import METRICS
+from experiments.results.targets import Target, targets, targets_by_class, verdict
+from experiments.results.writer import PoolInfo
+from sim.records import FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
+from tests import synthetic
+
+NAMES = ["chat", "batch"]
+MAIN = [PoolInfo("main")]
+
+
+def leave(folder, rows, *, pools=MAIN, machine_pools=(0,), duration_s=100.0, gaps_s=(), **given):
+    writer = synthetic.writer(folder, pools=list(pools), **given)
+    for machine, pool in enumerate(machine_pools):
+        writer.add_machine(machine, pool)
+    writer.write_requests(0, rows)
+    machines = [synthetic.machine(id=i, pool=pools[pool].name) for i, pool in enumerate(machine_pools)]
+    extra = {"has_prefix_cache": True, "never_sent": np.array([3] + [2] * (len(given.get("classes", [0])) - 1))}
+    return writer.finish(machines, synthetic.totals(duration_s, gaps_s, len(pools)) | extra)
+
+
+def test_every_number_of_the_summary_is_in_its_row_of_the_table(tmp_path):
+    rows = synthetic.finished(np.arange(8.0), np.arange(1.0, 9.0), 0.01, queue_s=0.5)
+    rows["class_id"], rows["machine"], rows["num_cached_tokens"] = [0, 1] * 4, [0, 0, 1, 1] * 2, 3
+    rows["num_preemptions"] = np.arange(8)
+    rows["status"][:4] = REJECTED, TIMED_OUT, FAILED, IN_FLIGHT
+    pools = [PoolInfo("big"), PoolInfo("small")]
+    summary = leave(tmp_path, rows, pools=pools, machine_pools=(0, 1), classes=NAMES, gaps_s=[0.02, 0.04])
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    table = pd.read_parquet(tmp_path / "summary.parquet").replace({np.nan: None})
+    parts = [summary["all"], *summary["classes"].values(), *summary["pools"].values()]
+    assert table["scope"].tolist() == ["all", "class", "class", "pool", "pool"]
+    assert table["name"].tolist() == ["all", *NAMES, "big", "small"]
+    for row, part in zip(table.to_dict("records"), parts, strict=True):
+        assert {name: row[name] for name in part["requests"] if name != "reasons"} == {
+            name: n for name, n in part["requests"].items() if name != "reasons"
+        }
+        for metric in METRICS:
+            stem = metric.removesuffix("_s")
+            assert (row[f"{stem}_n"], row[f"{stem}_missing"]) == (part[metric]["n"], part[metric]["missing"])
+            for name in ("mean", "std", "p50", "p90", "p95", "p99", "max"):
+                assert row[f"{stem}_{name}_s"] == part[metric][name], (metric, name)
+            assert row[f"{stem}_p99_9_s"] == part[metric]["p99.9"]
+        for name, value in part.items():
+            if name in row:
+                assert row[name] == value, name
+        for name, value in (part["cost"] or {}).items():
+            assert row.get(name) == value or name == "allocation", name
+        assert (row["window_start_s"], row["window_end_s"]) == (0.0, 100.0)
+    assert table["dollars"].notna().tolist() == [True, False, False, True, True]
+    assert table["never_sent"].tolist()[:3] == [5, 3, 2]
+    assert pd.isna(table["never_sent"].tolist()[3:]).all()
+
+
+ALWAYS = {
+    "requests": "id class arrived_at_s num_prompt_tokens num_output_tokens num_cached_tokens num_preemptions status",
+    "timeline": "scope start_s end_s pool demand_per_s arrivals completions",
+    "replicas": "id pool num_gpus requested_at_s gpu_hours",
+    "summary": "scope name window_start_s window_end_s judged num_preemptions "
+    "arrived in_flight finished rejected timed_out failed",
+}
+"""Columns that have a value in every row."""
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_columns_that_always_have_a_value_say_so_and_no_others_do(tmp_path, name):
+    leave(tmp_path, synthetic.finished([1.0], 0.1, 0.01))
+    schema = pq.read_schema(tmp_path / f"{name}.parquet")
+    assert {field.name for field in schema if not field.nullable} == set(ALWAYS[name].split())
+
+
+def test_the_largest_value_of_every_metric_is_exact(tmp_path):
+    rng = np.random.default_rng(4)
+    ttft_s, tpot_s, queue_s = rng.exponential(1, 500), rng.exponential(0.01, 500), rng.uniform(0, 1, 500)
+    rows = synthetic.finished(np.arange(500.0), ttft_s, tpot_s, queue_s=queue_s)
+    gaps_s = rng.exponential(0.02, 300)
+    summary = leave(tmp_path, rows, duration_s=600.0, gaps_s=gaps_s)
+    table = pd.read_parquet(tmp_path / "requests.parquet")
+    for metric in ("ttft_s", "tpot_s", "e2e_s", "queue_s"):
+        assert summary["all"][metric]["max"] == table[metric].max(), metric
+    assert summary["all"]["itl_s"]["max"] == gaps_s.max()
+
+
+def test_a_class_and_a_pool_of_one_name_keep_their_own_numbers(tmp_path):
+    """Two requests of class chat at 1 s, on the pool that is named batch, and one of class batch at 3 s on pool chat."""
+    rows = synthetic.finished([0.0, 1.0, 2.0], [1.0, 1.0, 3.0], 0.01)
+    rows["class_id"], rows["machine"] = [0, 0, 1], [1, 1, 0]
+    pools = [PoolInfo("chat"), PoolInfo("batch")]
+    slo = {"ttft_s": {"p50": 2.0}}
+    summary = leave(tmp_path, rows, pools=pools, machine_pools=(0, 1), classes=NAMES, slo=slo)
+    assert [(part["ttft_s"]["n"], part["ttft_s"]["p50"]) for part in summary["classes"].values()] == [(2, 1.0), (1, 3.0)]
+    assert [(part["ttft_s"]["n"], part["ttft_s"]["p50"]) for part in summary["pools"].values()] == [(1, 3.0), (2, 1.0)]
+    met = pd.read_parquet(tmp_path / "summary.parquet")["targets_met"].tolist()
+    assert met == [False, True, False, None, None]  # all, as batch missed
+
+
+def test_targets_that_classes_share_are_judged_of_all_and_of_each(tmp_path):
+    rows = synthetic.finished([0.0, 1.0], [1.0, 3.0], 0.01)
+    rows["class_id"] = [0, 1]
+    summary = leave(tmp_path, rows, classes=NAMES, slo={"ttft_s": {"p50": 2.0}})
+    assert {target["scope"]: (target["value_s"], target["met"]) for target in summary["targets"]} == {
+        "all": (2.0, True), "chat": (1.0, True), "batch": (3.0, False),
+    }  # fmt: skip
+
+
+def test_one_class_with_targets_of_its_own_leaves_the_others_theirs_and_all_together_none():
+    slo = {"ttft_s": {"p99": 1.0}, "classes": {"chat": {}, "batch": {"ttft_s": {"p99": 9.0}}}}
+    found = [(name, target.limit_s) for name, target in targets_by_class(slo, NAMES)]
+    assert found == [("chat", 1.0), ("batch", 9.0)]
+
+
+@pytest.mark.parametrize("own", [None, {}])
+def test_a_metric_that_a_class_leaves_empty_is_held_to_the_targets_of_all(own):
+    slo = {"ttft_s": {"p99": 1.0}, "classes": {"batch": {"ttft_s": own}}}
+    assert targets(slo, "batch") == [Target("ttft_s", "p99", 1.0)]
+
+
+def test_a_target_is_met_when_its_limit_is_reached_exactly_and_not_beyond():
+    target = Target("ttft_s", "p99", 1.0)
+    assert verdict(target, "all", 1.0, 1, 0)["met"] is True
+    assert verdict(target, "all", float(np.nextafter(1.0, 2.0)), 1, 0)["met"] is False
+
+
+@pytest.mark.parametrize(("percent", "value_s"), [("p98", 0.1), ("p99", None)])
+def test_a_percentile_that_falls_on_the_last_request_served_is_its_value(tmp_path, percent, value_s):
+    """Of 101 requests one never came: rank 98 is the 99th's, and rank 99 the 100th's, the last that was served."""
+    rows = synthetic.finished(np.arange(101.0), 0.1, 0.01)
+    rows["first_token_at_s"][99] += 7.0
+    rows["finished_at_s"][99] += 7.0
+    rows["status"][100], rows["first_token_at_s"][100] = FAILED, np.nan
+    (found,) = leave(tmp_path, rows, slo={"ttft_s": {percent: 10.0}}, duration_s=200.0)["targets"]
+    assert found["met"] is True
+    assert found["value_s"] == pytest.approx(value_s or 7.1)
+
+
+def test_a_percentile_between_the_last_request_served_and_one_that_never_came_is_never(tmp_path):
+    rows = synthetic.finished(np.arange(101.0), 0.1, 0.01)
+    rows["status"][100], rows["first_token_at_s"][100] = FAILED, np.nan
+    (found,) = leave(tmp_path, rows, slo={"ttft_s": {"p99.1": 10.0}}, duration_s=200.0)["targets"]
+    assert (found["value_s"], found["met"], found["missing"]) == (None, False, 1)
+
+
+def test_preemptions_are_those_of_the_requests_that_arrived_in_the_window(tmp_path):
+    rows = synthetic.finished([0.0, 10.0, 19.9, 20.0], 0.1, 0.01)
+    rows["num_preemptions"] = [100, 2, 3, 1000]
+    rows["class_id"] = [0, 0, 1, 1]
+    summary = leave(tmp_path, rows, classes=NAMES, measure_start_s=10.0, measure_end_s=20.0)
+    assert summary["all"]["num_preemptions"] == 5
+    assert [part["num_preemptions"] for part in summary["classes"].values()] == [2, 3]
+
+
+def test_the_cached_share_is_of_prompt_tokens_of_requests_that_finished_in_the_window(tmp_path):
+    """Prompts of 40 tokens, 10 cached, and answers of 60: a quarter. One finished before, one is still in flight."""
+    rows = synthetic.finished([0.0, 10.0, 11.0, 12.0], 0.1, 0.0, num_output_tokens=60)
+    rows["num_prompt_tokens"], rows["num_cached_tokens"] = 40, [40, 10, 10, 40]
+    rows["status"][3], rows["finished_at_s"][3] = IN_FLIGHT, np.nan
+    summary = leave(tmp_path, rows, measure_start_s=10.0, measure_end_s=20.0)
+    assert summary["all"]["cached_token_share"] == 0.25
+    assert summary["all"]["input_tokens_per_s"] == 8.0
+    assert summary["all"]["output_tokens_per_s"] == 12.0
+
+
+def test_arrivals_count_at_the_windows_start_and_completions_too_and_neither_at_its_end(tmp_path):
+    rows = synthetic.finished([10.0, 15.0, 18.0, 20.0], [0.0, 1.0, 2.0, 0.0], 0.0)
+    whole = leave(tmp_path, rows, measure_start_s=10.0, measure_end_s=20.0)["all"]
+    assert (whole["requests"]["arrived"], whole["arrivals_per_s"]) == (3, pytest.approx(0.3))
+    assert whole["requests_per_s"] == 0.2  # at 10 and 16 s; the third at 20 s
+
+
+def test_refused_requests_of_several_pools_are_the_wholes_and_their_classes_alone():
+    counts = Counts(NAMES, ["big", "small"], {}, 0.0, np.inf)
+    scopes = {scope.key: scope for scope in counts.scopes()}
+    assert list(scopes) == ["all", "class.chat", "class.batch", "pool.big", "pool.small"]
+    no_pool = np.array([2, 5])  # the last cell of each class
+    assert scopes["all"].cells[no_pool].all()
+    assert [scopes[f"class.{name}"].cells[no_pool].tolist() for name in NAMES] == [[True, False], [False, True]]
+    assert not any(scopes[f"pool.{name}"].cells[no_pool].any() for name in ("big", "small"))
+    assert [scopes[f"pool.{name}"].pools.tolist() for name in ("big", "small")] == [[True, False], [False, True]]
+    assert not scopes["class.chat"].pools.any()
