@@ -116,7 +116,7 @@ def run(
     """Runs one config file.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or the name of a shipped one.
         out: where the folder named after the experiment goes.
         jobs: processes to run in. With more than one, a script that calls this must do so under
             `if __name__ == "__main__":`, as always with multiprocessing.

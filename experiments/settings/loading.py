@@ -18,7 +18,7 @@ from experiments.settings.mistakes import Mistake, mistakes_in
 from experiments.settings.sections import section_at, step
 from experiments.settings.sweeps import Change, Point, apply, find, points, slug
 from experiments.settings.wording import shown
-from experiments.settings.yaml_files import parse_yaml, read_config
+from experiments.settings.yaml_files import located, parse_yaml, read_config
 from experiments.tasks import TASKS, schema_of
 from sim.errors import ConfigError
 
@@ -74,7 +74,7 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     """Reads a config file and returns its runs: every combination of its sweep, for each seed.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or the name of a shipped one.
         sets: changes such as `pools.main.replicas.max_num_seqs=64`, made before the sweep's.
         seed: replaces the file's `seed` or `seeds`.
         smoke: shrinks each run to seconds: the first 2,000 requests of the first seed, all of them measured.
@@ -82,7 +82,7 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     Raises:
         ConfigError: with every mistake, one a line.
     """
-    path = Path(path)
+    path = located(Path(path))
     data = read_config(path)
     data.setdefault("name", path.stem)
     lines: list[str] = []

@@ -8,6 +8,7 @@ import yaml
 
 from experiments.settings.kinds import nearest
 from sim.errors import ConfigError
+from sim.shipped import shipped, shipped_file
 
 _NUMBERS = {
     "int": re.compile(r"[-+]?\d[\d_]*$"),
@@ -71,6 +72,11 @@ def parse_yaml(text: str) -> Any:
         raise ConfigError(" ".join(str(error).split())) from error
 
 
+def located(path: Path) -> Path:
+    """Returns where a config file is: at `path`, or else among those that come with the project, by its name."""
+    return path if path.exists() else shipped_file(path, "configs") or path
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Reads one config file.
 
@@ -100,4 +106,7 @@ def _similar_file(path: Path) -> str:
     match = nearest(path.name, files)
     if match:
         return f"; did you mean {folder / match}?"
+    ours = nearest(path.stem, (file.stem for file in shipped("configs").glob("*.yaml")))
+    if ours and path.parent in (Path(), Path("configs")):
+        return f"; did you mean the shipped {ours}?"
     return f"; in {folder}: {', '.join(files)}" if files else ""
