@@ -31,13 +31,12 @@ class _OwnPackages(MetaPathFinder):
 
 def _check_names() -> None:
     """Refuses to go on where one of our names already stands for a module of somebody else."""
-    for name in PACKAGES:
-        other = sys.modules.get(name)
-        places = [] if other is None else [str(getattr(other, "__file__", None) or ""), *getattr(other, "__path__", [])]
-        if other is not None and not any(Path(place).resolve().is_relative_to((_HOME / name).resolve()) for place in places if place):
+    for name, module in [(name, sys.modules[name]) for name in PACKAGES if name in sys.modules]:
+        places = [place for place in (getattr(module, "__file__", None), *getattr(module, "__path__", [])) if place]
+        if not any(Path(place).resolve().is_relative_to((_HOME / name).resolve()) for place in places):
             raise ImportError(
                 f"Daybreak has a package '{name}', and another module of that name was imported before it, from "
-                f"{next(filter(None, places), 'elsewhere')}; import daybreak first, or rename that module"
+                f"{next(iter(places), 'elsewhere')}; import daybreak first, or rename that module"
             )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import inspect
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,13 @@ def _own_caches() -> Iterator[Path]:
 
 CACHE = Path(os.environ["NUMBA_CACHE_DIR"]) if os.environ.get("NUMBA_CACHE_DIR") else _cache_folder()
 """Where compiled code is kept between processes."""
+
+
+def is_compiled_already(module: str) -> bool:
+    """Tells whether a module's functions need no compiling here: they are in the cache, or run as plain Python."""
+    return bool(nb.config.DISABLE_JIT) or (CACHE is not None and any(CACHE.glob(f"*/{module}.*.nbi")))  # type: ignore[attr-defined]
+
+
 if CACHE is not None:
     nb.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
@@ -144,6 +152,30 @@ def entry_point(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     overloads = getattr(function, "overloads", None)
     return next(iter(overloads.values())).entry_point if overloads else function
+
+
+def raising(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls compiled code, and raises what a function raised that it calls by its address.
+
+    Such an error is otherwise only printed, and the caller goes on with whatever stands where the answer should.
+    """
+    raised: list[BaseException] = []
+    usual = sys.unraisablehook
+
+    def note(error: Any) -> None:
+        if error.exc_value is None or "numba" not in type(error.object).__module__:
+            usual(error)
+        elif not raised:
+            raised.append(error.exc_value.with_traceback(error.exc_traceback))
+
+    sys.unraisablehook = note
+    try:
+        result = function(*arguments)
+    finally:
+        sys.unraisablehook = usual
+    if raised:
+        raise raised[0]
+    return result
 
 
 class Pointer(nb.types.WrapperAddressProtocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from experiments.settings.kinds import nearest
+from experiments.settings.texts import bounded, listed, nearest
 from sim.errors import ConfigError
 from sim.shipped import shipped, shipped_file
 
@@ -67,9 +67,9 @@ def parse_yaml(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         hint = "; indent with spaces, YAML forbids tabs" if "'\\t'" in str(error.problem) else ""
         context = f"{error.context}, " if error.context else ""
-        raise ConfigError(f"{place}{context}{error.problem}{hint}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        raise ConfigError(f"{place}{bounded(context)}{bounded(error.problem)}{hint}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a number of 5,000 digits
+        raise ConfigError(bounded(" ".join(str(error).split()))) from error
 
 
 def located(path: Path) -> Path:
@@ -109,4 +109,4 @@ def _similar_file(path: Path) -> str:
     ours = nearest(path.stem, (file.stem for file in shipped("configs").glob("*.yaml")))
     if ours and path.parent in (Path(), Path("configs")):
         return f"; did you mean the shipped {ours}?"
-    return f"; in {folder}: {', '.join(files)}" if files else ""
+    return f"; in {folder}: {listed(files)}" if files else ""

@@ -177,9 +177,8 @@ def test_a_calibration_that_is_nowhere_is_told_with_its_place_and_those_there_ar
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no such file") as error:
         reader("none/h100.yaml")
-    assert str(error.value).startswith(
-        f"calibration none/h100.yaml: no such file at {tmp_path}/none/h100.yaml; `kind: calibrate` makes one; shipped: vllm-0.11"
-    )
+    said = f"no such file at {tmp_path}/none/h100.yaml; `kind: calibrate` makes one; shipped: vllm-0.11"
+    assert str(error.value).startswith(f"calibration none/h100.yaml: {said}")
 
 
 @pytest.mark.parametrize("name", ["vllm-0.15_h100-sxm_served", "vllm-0.15_h100-sxm_served.yaml", SHIPPED])
