@@ -115,6 +115,9 @@ def _main(options: argparse.Namespace) -> int:
         raise ConfigError(f"no config given; try: {parser().prog} configs/day_forecast_vs_reactive.yaml (or --help)")
     if options.check and not options.check.is_file():
         raise ConfigError(f"{options.check}: no such file; --write-baseline makes it")
+    baseline = options.write_baseline
+    if baseline and (baseline.is_dir() or not baseline.parent.is_dir()):
+        raise ConfigError(f"--write-baseline {baseline}: {'is a folder' if baseline.is_dir() else 'no such folder'}")
     runs = load_all(options.configs, options)
     for run in runs:
         if run.experiment.kind != "simulate" and (options.check or options.write_baseline):

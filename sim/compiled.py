@@ -163,7 +163,7 @@ def raising(function: Callable[..., Any], *arguments: Any) -> Any:
     usual = sys.unraisablehook
 
     def note(error: Any) -> None:
-        if error.exc_value is None or "numba" not in type(error.object).__module__:
+        if error.exc_value is None or "numba" not in str(error.object):
             usual(error)
         elif not raised:
             raised.append(error.exc_value.with_traceback(error.exc_traceback))

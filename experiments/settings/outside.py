@@ -136,10 +136,13 @@ def _their_frames(error: BaseException | None, module_name: str) -> list[tuple[F
 
     SimPy raises a copy of an error, with the one that was raised as its cause.
     """
+    package, file = module_name.partition(".")[0], getattr(sys.modules.get(module_name), "__file__", None)
     while error is not None:
         frames = list(traceback.walk_tb(error.__traceback__))
-        package = module_name.partition(".")[0]
-        inside = [str(frame.f_globals.get("__name__")).partition(".")[0] == package for frame, _ in frames]
+        inside = [
+            str(frame.f_globals.get("__name__")).partition(".")[0] == package or frame.f_code.co_filename == file
+            for frame, _ in frames  # one of compiled code has a file and no name
+        ]
         if any(inside):
             first = inside.index(True)
             pairs = zip(frames[first:], inside[first:], strict=True)

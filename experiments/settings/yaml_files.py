@@ -1,5 +1,6 @@
 """Reads YAML as users expect it: 1e9 is a number, 14:30 is not, and a key given twice is a mistake."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def parse_yaml(text: str) -> Any:
 
 def located(path: Path) -> Path:
     """Returns where a config file is: at `path`, or else among those that come with the project, by its name."""
-    return path if path.exists() else shipped_file(path, "configs") or path
+    return path if os.path.exists(path) else shipped_file(path, "configs") or path
 
 
 def read_config(path: Path) -> dict[str, Any]:
