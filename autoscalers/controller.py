@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 from autoscalers.window import Lowest
@@ -64,7 +65,13 @@ class Controller:
         return Decision(desired, desired if wanted is None else wanted, "; ".join(filter(None, reasons)))
 
     def _as_number(self, answer: Wanted) -> tuple[int | None, list[str]]:
-        """Rounds up; never negative. None for what is no number: it is dropped and counted, and the pool held."""
+        """Rounds up; never negative. None for what is no number: it is dropped and counted, and the pool held.
+
+        Raises:
+            TypeError: the policy's answer is no Wanted.
+        """
+        if not isinstance(getattr(answer, "replicas", None), Real) or not isinstance(getattr(answer, "reason", None), str):
+            raise TypeError(f"a policy answers Wanted(replicas, reason), a number and a text; it answered {repr(answer)[:80]}")
         if not math.isfinite(answer.replicas):
             self.num_dropped_answers += 1
             return None, [answer.reason, f"dropped the answer {answer.replicas}"]

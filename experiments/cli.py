@@ -1,6 +1,7 @@
-"""The command line: `python run_experiment.py configs/*.yaml`."""
+"""The command line: `daybreak CONFIG ...`, or `python run_experiment.py CONFIG ...` in a checkout."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -9,7 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from experiments.settings.kinds import nearest
+from experiments.faults import of_machine, seen
+from experiments.settings.outside import names_in
+from experiments.settings.texts import bounded, nearest
 from sim.errors import ConfigError, EngineError, TraceError
 
 if TYPE_CHECKING:
@@ -34,13 +37,14 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Returns the options of the command."""
     options = _Parser(
-        prog="run_experiment.py",
+        prog="run_experiment.py" if Path(sys.argv[0]).name == "run_experiment.py" else "daybreak",
         description="Runs experiments and writes their results, a summary and a picture.",
-        epilog="Exit code 0: done; 1: a check failed, or a bug of ours; 2: a mistake in a config or traffic file.",
+        epilog="Exit code 0: done; 1: a check or a real engine failed, or a bug of ours; 2: a mistake in a config, "
+        "traffic file or code of your own, or the machine refused something.",
         allow_abbrev=False,
     )
     add = options.add_argument
-    add("configs", nargs="*", metavar="CONFIG", help="YAML files, one experiment each; docs/config.md lists the keys")
+    add("configs", nargs="*", metavar="CONFIG", help="YAML files, one experiment each, or names of shipped ones")
     add("--out", type=Path, metavar="DIR", help="where results go (default: results; results/smoke with --smoke)")
     add("--jobs", type=_positive, metavar="N", help="parallel processes (default: one per CPU)")
     add("--seed", type=_seed, metavar="N", help="replaces the seeds of the configs")
@@ -74,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.configs += [word for word in options.sets if "=" not in word and word.endswith((".yaml", ".yml"))]
     options.sets = [word for word in options.sets if word not in options.configs]
     try:
-        return _main(options)
+        code = _main(options)
+        sys.stdout.flush()  # here, where a full disk can still be said
+        return code
     except (ConfigError, TraceError) as error:
         print(error, file=sys.stderr)
         return USERS_MISTAKE
@@ -82,8 +88,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; whole results are kept, the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `... --schema | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return OK
+    except (OSError, MemoryError) as error:
+        refused = of_machine(error)
+        if refused is None:
+            raise
+        print(refused, file=sys.stderr)
+        _drop_output()
+        return USERS_MISTAKE
+
+
+def _drop_output() -> None:
+    """Lets nothing more go to stdout, which takes nothing more: at its end, Python would try again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _main(options: argparse.Namespace) -> int:
@@ -96,6 +115,9 @@ def _main(options: argparse.Namespace) -> int:
         raise ConfigError(f"no config given; try: {parser().prog} configs/day_forecast_vs_reactive.yaml (or --help)")
     if options.check and not options.check.is_file():
         raise ConfigError(f"{options.check}: no such file; --write-baseline makes it")
+    baseline = options.write_baseline
+    if baseline and (baseline.is_dir() or not baseline.parent.is_dir()):
+        raise ConfigError(f"--write-baseline {baseline}: {'is a folder' if baseline.is_dir() else 'no such folder'}")
     runs = load_all(options.configs, options)
     for run in runs:
         if run.experiment.kind != "simulate" and (options.check or options.write_baseline):
@@ -123,6 +145,9 @@ def load_all(paths: Sequence[str], options: argparse.Namespace) -> list["RunConf
             runs += load(path, options.sets, options.seed, options.smoke)
         except (ConfigError, TraceError) as error:
             mistakes.append(str(error))
+            continue
+        if runs[-1].source != str(Path(path)):
+            print(f"{path}: not here; the shipped {runs[-1].source}", file=sys.stderr)
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return runs
@@ -134,10 +159,13 @@ def _described_all(runs: list["RunConfig"]) -> list[str]:
     for run in runs:
         try:
             texts.append(described(run))
-        except TraceError as error:
-            mistakes[f"{run.source}: {error}"] = None
+        except Exception as error:
+            whose = seen(error, names_in(run.document))
+            if not isinstance(whose, (ConfigError, TraceError)):
+                raise
+            mistakes[f"{run.source}: {whose}"] = None
     if mistakes:
-        raise TraceError("\n".join(mistakes))
+        raise ConfigError("\n".join(mistakes))
     return texts
 
 
@@ -149,38 +177,42 @@ def described(run: "RunConfig") -> str:
 
 
 def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
-    from experiments.running import folder_of, gather, run_all
+    from experiments.running import claimed, folder_of, gather, run_all
     from experiments.tasks import report_of
 
     out = options.out or Path("results/smoke" if options.smoke else "results")
-    is_terminal = sys.stderr.isatty()
-    code, failed = OK, set()
-    for outcome in run_all(runs, out, options.jobs or os.cpu_count() or 1, options.force, is_terminal):
-        if outcome.is_reused:
-            print(f"{outcome.run.name}: kept, {outcome.folder} has it whole; --force runs it again", file=sys.stderr)
-        elif outcome.error is not None:
-            failed.add(outcome.run.experiment.name)
-            code = max(code, _told(outcome))
-    folders: list[tuple[str, list[Path]]] = []  # of each experiment: its kind, and where its runs are
-    for name, group in groupby(runs, key=lambda run: run.experiment.name):
-        if name not in failed:
-            ours = list(group)
-            gather(ours, out)
-            folders.append((ours[0].experiment.kind, [folder_of(run, out) for run in ours]))
-    for kind, those in groupby(folders, key=lambda pair: pair[0]):
-        report_of(kind)([folder for _, several in those for folder in several])
-    simulated = [folder for kind, several in folders if kind == "simulate" for folder in several]
-    return max(code, _compared(simulated, options))
+    shows = True if sys.stderr.isatty() else None
+    code, failed = OK, dict[str, dict[str, str]]()  # of each experiment, why which of its runs failed
+    with claimed(runs, out):
+        for outcome in run_all(runs, out, options.jobs or os.cpu_count() or 1, options.force, shows):
+            run = outcome.run
+            if outcome.is_reused:
+                print(f"{run.name}: kept, {outcome.folder} has it whole; --force runs it again", file=sys.stderr)
+            elif outcome.error is not None:
+                failed.setdefault(run.experiment.name, {})[run.slug] = _one_line(outcome.error)
+                code = max(code, _told(outcome))
+        folders: list[tuple[str, list[Path]]] = []  # of each experiment: its kind, and where its runs are
+        for name, group in groupby(runs, key=lambda run: run.experiment.name):
+            done = [run for run in group if run.slug not in failed.get(name, {})]
+            if done:
+                gather(done, out)
+                folders.append((done[0].experiment.kind, [folder_of(run, out) for run in done]))
+        for kind, those in groupby(folders, key=lambda pair: pair[0]):
+            missing = (failed,) if kind == "simulate" else ()  # its page is about all runs together
+            report_of(kind)([folder for _, several in those for folder in several], *missing)
+        simulated = [folder for kind, several in folders if kind == "simulate" for folder in several]
+        return max(code, _compared(simulated, options))
+
+
+def _one_line(error: BaseException) -> str:
+    return bounded(" ".join(str(error).split()) or type(error).__name__, 300)
 
 
 def _told(outcome: "Outcome") -> int:
     """Says why a run failed, and returns the exit code for it."""
-    if isinstance(outcome.error, (ConfigError, TraceError)):
+    if isinstance(outcome.error, (ConfigError, TraceError, EngineError)):
         print(f"{outcome.run.source}: {outcome.run.name}: {outcome.error}", file=sys.stderr)
-        return USERS_MISTAKE
-    if isinstance(outcome.error, EngineError):
-        print(f"{outcome.run.source}: {outcome.run.name}: {outcome.error}", file=sys.stderr)
-        return FAILED
+        return FAILED if isinstance(outcome.error, EngineError) else USERS_MISTAKE
     print(f"{outcome.run.name} failed, and it is our fault, please report it:\n{outcome.details}", file=sys.stderr)
     return FAILED
 

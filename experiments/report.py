@@ -3,9 +3,10 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -24,11 +25,12 @@ PAGE_WIDTH = 120
 """Characters of a line of the page's tables; what does not fit beside each other stands below."""
 
 
-def print_summary(folders: Sequence[Path]) -> None:
+def print_summary(folders: Sequence[Path], failed: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
     """Prints each experiment's runs side by side, draws its picture, and leaves both as a page, report.md.
 
     Args:
         folders: result folders of finished runs; runs of one experiment stand together.
+        failed: of each experiment, the runs that are not among them and why.
     """
     for root, ours in groupby(folders, key=experiment_folder):
         runs = list(ours)
@@ -37,22 +39,24 @@ def print_summary(folders: Sequence[Path]) -> None:
         over_seeds = replications.table(runs)
         if over_seeds:
             print(f"\n{over_seeds}")
-        for warning in warnings(runs):
-            print(f"! {warning}")
+        missing = failed.get(root.name, {}).items()
+        notes = [*(f"{name} failed, and is not here: {why}" for name, why in missing), *warnings(runs)]
+        for note in notes:
+            print(f"! {note}")
         picture = plots.day(runs, root / "plots" / "day.png")
         left_out = f" (the first {plots.MAX_RUNS} of {len(runs)} runs)" if len(runs) > plots.MAX_RUNS else ""
         page = root / "report.md"
-        page.write_text("\n".join(_page(root.name, runs, left_out)) + "\n", encoding="utf-8")
+        page.write_text("\n".join(_page(root.name, runs, notes, left_out)) + "\n", encoding="utf-8")
         print(f"\ntables   {root}\npage     {page}\npicture  {picture}{left_out}")
 
 
-def _page(name: str, runs: Sequence[Path], left_out: str) -> Iterator[str]:
+def _page(name: str, runs: Sequence[Path], notes: Sequence[str], left_out: str) -> Iterator[str]:
     """The same, to be read later or by others."""
     yield f"# {name}\n"
     for text in (table(runs, PAGE_WIDTH), replications.table(runs)):
         if text:
             yield f"```\n{text}\n```\n"
-    yield from (f"! {warning}\n" for warning in warnings(runs))
+    yield from (f"! {note}\n" for note in notes)
     if any(BOUND in _summary(run)["step_times"].values() for run in runs):
         yield f"Step times: *bound* is {BOUND_MEANS}.\n"
     yield f"![The runs over time{left_out}](plots/day.png)"

@@ -1,6 +1,7 @@
 """Runs one simulation from its config to a whole result folder."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
@@ -28,7 +29,7 @@ from traces.traffic import remarks
 def run_one(
     run: RunConfig,
     folder: Path,
-    progress: bool = False,
+    progress: bool | None = False,
     line: int = 0,
     prepare: Callable[[Wiring], None] = lambda wiring: None,
 ) -> None:
@@ -37,7 +38,7 @@ def run_one(
     Args:
         run: the resolved config.
         folder: where the results go.
-        progress: shows simulated time, requests/s and the time left, on stderr.
+        progress: shows simulated time, requests/s and the time left, on stderr; None = in a line a minute instead of a bar.
         line: which line of the terminal that is, where several runs share it.
         prepare: changes what is wired up, before it runs.
 
@@ -53,7 +54,7 @@ def run_one(
         raise EngineError(f"{failure}; the results so far are in {folder}")
 
 
-def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: Callable[[Wiring], None]) -> str:
+def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, prepare: Callable[[Wiring], None]) -> str:
     """Returns what ended the run before its time; empty when nothing did."""
     started = time.perf_counter()
     experiment = _simulation(run)
@@ -152,18 +153,39 @@ class GapWindow:
         return counts - self.before[0], within
 
 
+LINE_EVERY_S = 60.0
+"""Seconds between two lines about a run, where there is no terminal for a bar."""
+
+
 @contextlib.contextmanager
-def _bar(run: RunConfig, show: bool, line: int) -> Iterator[Callable[[float, int], None]]:
-    ends_at_s = _simulation(run).traffic.ends_at_s
+def _bar(run: RunConfig, shows: bool | None, line: int) -> Iterator[Callable[[float, int], None]]:
+    ends_at_s, started = _simulation(run).traffic.ends_at_s, time.perf_counter()
     layout = "{desc}: {percentage:3.0f}% |{bar}| {n:,.0f}/{total:,.0f} simulated s{postfix}, {remaining} left"
-    with tqdm(total=ends_at_s, desc=run.name, bar_format=layout, disable=not show, position=line, leave=False) as bar:
-        started = time.perf_counter()
+    with tqdm(total=ends_at_s, desc=run.name, bar_format=layout, disable=not shows, position=line, leave=False) as bar:
+        said_at = started
 
         def tick(now_s: float, num_ended: int) -> None:
-            bar.set_postfix_str(f"{num_ended / max(1e-9, time.perf_counter() - started):,.0f} requests/s", refresh=False)
+            nonlocal said_at
+            now = time.perf_counter()
+            bar.set_postfix_str(f"{num_ended / max(1e-9, now - started):,.0f} requests/s", refresh=False)
             bar.update(min(now_s, ends_at_s) - bar.n)
+            if shows is None and now - said_at >= LINE_EVERY_S:
+                said_at = now
+                print(_progress(run.name, now_s, ends_at_s, num_ended, now - started), file=sys.stderr, flush=True)
 
         yield tick
+
+
+def _progress(name: str, now_s: float, ends_at_s: float, num_ended: int, took_s: float) -> str:
+    """A line about a run on its way.
+
+    >>> _progress("day/fixed", 21600.0, 86400.0, 120_000, 60.0)
+    'day/fixed: 25 % of 86,400 simulated s, 120,000 requests ended, 60 s gone, 180 s left at this pace'
+    """
+    share = min(1.0, now_s / ends_at_s) if ends_at_s > 0 else 1.0
+    left = f", {took_s * (1 / share - 1):,.0f} s left at this pace" if 0 < share < 1 else ""
+    of = f"{share:.0%}".replace("%", " %") + f" of {ends_at_s:,.0f} simulated s" if share < 1 else "all have arrived"
+    return f"{name}: {of}, {num_ended:,} requests ended, {took_s:,.0f} s gone{left}"
 
 
 def _ideal_cached_share(wiring: Wiring) -> float:

@@ -2,26 +2,30 @@
 
 import importlib
 import json
-import multiprocessing
+import pickle
 import shutil
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from tqdm import tqdm
 
+from experiments import ahead
+from experiments.faults import IN_WORDS, seen
+from experiments.lock import held
 from experiments.provenance import source_hash
 from experiments.settings.experiment import Experiment, Study
-from experiments.settings.kinds import EXTERNAL
 from experiments.settings.loading import RunConfig, load
+from experiments.settings.outside import EXTERNAL, names_in
 from experiments.tasks import TASKS, runner_of
+from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
 from replicas.live.kinds import LIVE
 from sim.errors import ConfigError
@@ -34,9 +38,9 @@ class Outcome:
     run: RunConfig
     folder: Path
     seconds: float
-    is_reused: bool = False  # a complete result of the same config was there
-    error: Exception | None = None
+    error: BaseException | None = None
     details: str = ""  # where the error came from, for us
+    is_reused: bool = False  # a complete result of the same config was there
 
 
 class Result:
@@ -116,7 +120,7 @@ def run(
     """Runs one config file.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or the name of a shipped one.
         out: where the folder named after the experiment goes.
         jobs: processes to run in. With more than one, a script that calls this must do so under
             `if __name__ == "__main__":`, as always with multiprocessing.
@@ -124,20 +128,38 @@ def run(
         sets: changes such as `"traffic.limit=1000"`.
         smoke: shrinks every run to seconds.
         force: runs even where a complete result of the same config lies.
-        progress: shows a bar on stderr; None = where stderr is a terminal.
+        progress: shows a bar on stderr, or nothing; None = a bar where stderr is a terminal, else a line now and then.
 
     Raises:
-        ConfigError: with everything that is wrong with the file.
+        ConfigError: with everything that is wrong with the file; another command writes the same results; the user's own
+            router, autoscaler or traffic failed; the machine refused something.
         TraceError: a traffic file is wrong.
     """
-    runs = load(path, sets, seed, smoke)
-    folders = []
-    for outcome in run_all(runs, Path(out), jobs, force, sys.stderr.isatty() if progress is None else progress):
-        if outcome.error is not None:
-            raise outcome.error
-        folders.append(outcome.folder)
-    gather(runs, Path(out))
-    return result(runs, Path(out))
+    runs, out = load(path, sets, seed, smoke), Path(out)
+    with claimed(runs, out):
+        shows = True if progress is None and sys.stderr.isatty() else progress
+        failed = [outcome for outcome in run_all(runs, out, jobs, force, shows) if outcome.error is not None]
+        slugs = {outcome.run.slug for outcome in failed}
+        done = [run for run in runs if run.slug not in slugs]
+        gather(done, out)
+    for outcome in failed:
+        assert outcome.error is not None
+        outcome.error.add_note(f"in run {outcome.run.name}" + (f"; {len(done)} of {len(runs)} are done" if done else ""))
+        raise outcome.error
+    return result(runs, out)
+
+
+@contextmanager
+def claimed(runs: Sequence[RunConfig], out: Path) -> Iterator[None]:
+    """Keeps other commands from writing the results of these experiments, from before the first run until all is read.
+
+    Raises:
+        ConfigError: two runs would share a folder, a folder holds something else, or another command writes there.
+        OSError: nothing can be written there.
+    """
+    _check_folders(runs, out)
+    with held(out / run.experiment.name for run in runs):
+        yield
 
 
 def result(runs: Sequence[RunConfig], out: Path) -> Result:
@@ -163,6 +185,14 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
         return False
 
 
+def _is_made_from(run: RunConfig, folder: Path) -> bool:
+    """Tells whether `folder` is the result of this config, whatever the code."""
+    try:
+        return bool(json.loads((folder / "manifest.json").read_text())["config_hash"] == run.hash)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
 _FILES = ("path", "steps", "recordings", "served", "kernels")
 """Keys whose values are files or folders; `calibration` is another, with a place of its own to be found."""
 
@@ -184,14 +214,17 @@ def _inputs(document: Any) -> Iterator[Path]:
 
 
 def run_all(
-    runs: Sequence[RunConfig], out: Path, jobs: int = 1, force: bool = False, progress: bool = False
+    runs: Sequence[RunConfig], out: Path, jobs: int = 1, force: bool = False, progress: bool | None = False
 ) -> Iterator[Outcome]:
-    """Runs what is not there yet and yields each outcome as it comes, failed ones included.
+    """Runs what is not there yet and yields each outcome as it comes, failed ones included; the caller has `claimed` them.
 
-    Raises:
-        ConfigError: two runs would share a folder, or a folder holds something else.
+    Args:
+        runs: of all experiments.
+        out: where their folders go.
+        jobs: processes.
+        force: runs also what is there.
+        progress: shows bars; None = says before a long run what it takes, and a line a minute.
     """
-    _check_folders(runs, out)
     todo = []
     for run in runs:
         folder = folder_of(run, out)
@@ -200,21 +233,18 @@ def run_all(
         else:
             todo.append((run, folder))
     _clear_single_results({folder.parent for run, folder in todo if run.slug})
-    if len(todo) <= 1 or jobs <= 1 or any(_is_live(run.experiment) for run, _ in todo):
-        yield from (_run_one(run, folder, progress) for run, folder in todo)
+    jobs = 1 if any(_is_live(run.experiment) for run, _ in todo) else min(jobs, len(todo))
+    if progress is not False:
+        ahead.say([run.experiment for run, _ in todo], jobs)
+    if jobs <= 1:
+        yield from (Outcome(run, folder, *_attempt(run, folder, progress)) for run, folder in todo)
         return
-    context = multiprocessing.get_context("spawn")  # the same start on every platform; no inherited state
-    jobs = min(jobs, len(todo))
-    lock = context.RLock()  # the bars of all processes share the terminal
-    tqdm.set_lock(lock)
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=tqdm.set_lock, initargs=(lock,)) as pool:
-        waiting = [pool.submit(_run_one, run, folder, progress, 1 + number % jobs) for number, (run, folder) in enumerate(todo)]
-        try:
-            for done in tqdm(as_completed(waiting), total=len(waiting), unit="run", disable=not progress):
-                yield done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    tasks = [(pickle.dumps(run), [*names_in(run.document)], folder, progress) for run, folder in todo]
+    with tqdm(total=len(tasks), unit="run", disable=not progress) as bar:
+        for number, answer in in_processes(_attempt_in_worker, tasks, jobs):
+            bar.update()
+            run, folder = todo[number]
+            yield Outcome(run, folder, *(_without_worker(run, answer) if isinstance(answer, Lost) else answer))
 
 
 def _is_live(experiment: Study) -> bool:
@@ -222,16 +252,50 @@ def _is_live(experiment: Study) -> bool:
     return isinstance(experiment, Experiment) and any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
 
 
-def _run_one(run: RunConfig, folder: Path, progress: bool, line: int = 0) -> Outcome:
+class _Attempt(NamedTuple):
+    """How a run went, as a worker process sends it."""
+
+    seconds: float
+    error: BaseException | None = None
+    details: str = ""
+
+
+def _attempt(run: RunConfig, folder: Path, progress: bool | None, line: int = 0) -> _Attempt:
     started = time.perf_counter()
     try:
         runner_of(run.experiment.kind)(run, folder, progress, line)
-    except Exception as error:
-        return Outcome(run, folder, time.perf_counter() - started, error=error, details=traceback.format_exc())
-    return Outcome(run, folder, time.perf_counter() - started)
+    except (Exception, SystemExit) as error:  # a user's own module may call sys.exit
+        whose = seen(error, names_in(run.document), folder)
+        return _Attempt(time.perf_counter() - started, whose, traceback.format_exc())
+    return _Attempt(time.perf_counter() - started)
+
+
+def _attempt_in_worker(run: bytes, names: list[str], folder: Path, progress: bool | None, line: int) -> _Attempt:
+    """The same for a pickled run, with an error that another process can read."""
+    try:
+        found = _attempt(pickle.loads(run), folder, progress, line)
+    except (Exception, SystemExit) as error:  # the user's module fails here, where it did not in the parent
+        found = _Attempt(0.0, seen(error, names, folder), traceback.format_exc())
+    if found.error is None or type(found.error) in IN_WORDS:
+        return found
+    return found._replace(error=RuntimeError(f"{type(found.error).__name__}: {found.error}"))
+
+
+def _without_worker(run: RunConfig, lost: Lost) -> _Attempt:
+    """How a run went whose process ended under it."""
+    own = ", ".join(dict.fromkeys(names_in(run.document)))
+    if lost.is_from_outside:
+        return _Attempt(0.0, ConfigError(lost.reason))
+    if own and lost.exit_code is not None:
+        hint = "compiled code is not checked; with NUMBA_DISABLE_JIT=1 it runs as plain Python, which says where"
+        return _Attempt(0.0, ConfigError(f"{lost.reason}, with code of your own in it ({own}): {hint}"))
+    return _Attempt(0.0, RuntimeError(lost.reason), lost.details or lost.reason)
 
 
 def _check_folders(runs: Sequence[RunConfig], out: Path) -> None:
+    file = next((place for place in (out, *out.parents) if place.exists() and not place.is_dir()), None)
+    if file is not None:
+        raise ConfigError(f"--out {out}: {file} is a file; choose a folder")
     owners: dict[Path, RunConfig] = {}
     for run in runs:
         folder = folder_of(run, out)
@@ -257,7 +321,15 @@ def _is_ours(folder: Path) -> bool:
 
 
 def gather(runs: Sequence[RunConfig], out: Path) -> None:
-    """Writes the table of one experiment's runs: theirs, one after the other, with run, seed and axes."""
+    """Writes the table of one experiment's runs: theirs, one after the other, with run, seed and axes.
+
+    Raises:
+        ConfigError: a folder holds the result of another config by now.
+    """
+    for run in runs:
+        folder = folder_of(run, out)
+        if not _is_made_from(run, folder):
+            raise ConfigError(f"{folder}: another command has written there meanwhile; choose another --out for one")
     if not runs or not runs[0].slug:
         return
     name = TASKS[runs[0].experiment.kind].table

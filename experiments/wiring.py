@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import routers
-from autoscalers import Controller
+from experiments import guards
 from experiments.live import start_engines
 from experiments.settings.experiment import Experiment, RequestKind
 from experiments.settings.experiment import Pool as PoolConfig
@@ -71,15 +71,16 @@ class Wiring:
 
     def __init__(self, experiment: Experiment, sink: Sink, progress: Callable[[float, int], None]) -> None:
         self.experiment = experiment
-        self.traffic: TrafficStream = experiment.traffic.stream(experiment.seed, CHUNK_ROWS)
+        self.traffic: TrafficStream = guards.streamed(experiment.traffic, experiment.seed, CHUNK_ROWS)
         self.engines = records(ENGINE, len(experiment.pools))
         for index, pool in enumerate(experiment.pools):
             self.engines[index] = self.engine_of(pool)
         self.sources = start_engines(experiment, self.engines)  # of the live pools
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
-        self.controllers: list[Controller] = [
-            pool.autoscaler.start(guard, experiment.seed) for pool, guard in zip(experiment.pools, self.guards, strict=True)
+        self.controllers = [
+            guards.started(pool.autoscaler, guard, experiment.seed)
+            for pool, guard in zip(experiment.pools, self.guards, strict=True)
         ]
         self.plane = self.data_plane()
         horizon = Horizon(
@@ -168,5 +169,5 @@ class Wiring:
             requeue_on_failure=pool.lifecycle.on_failure == "requeue",
             replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s * num_ranks,
             replica_tokens=self.capacities[index].inflight_tokens * num_ranks,
-            autoscaler=self.controllers[index],
+            autoscaler=guards.Decider(pool.autoscaler, self.controllers[index]),
         )

@@ -9,12 +9,16 @@ from replicas.data_plane import run_until
 from replicas.eviction import clear, evict
 from replicas.gateway import count_unrouted, route_unrouted
 from replicas.integrity import recount
-from sim.compiled import Pointer, entry_point
+from sim.compiled import Pointer, entry_point, raising
 from sim.errors import ConfigError
 from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, ROUTER_SIGNATURE, Fleet, RouterState
 from sim.window import NO_SEGMENTS, load, new_fleet, take_ended
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
+
+
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 class DataPlane:
@@ -54,6 +58,9 @@ class DataPlane:
         self.fleet.replicas["pool"] = np.repeat(np.arange(len(num_slots)), num_slots)
         is_compiled = hasattr(choose, "get_compile_result")
         self.choose = Pointer(choose, ROUTER_SIGNATURE) if is_compiled else choose
+        self.router = getattr(ask_python or choose, "py_func", ask_python or choose)  # as it was written
+        is_own = is_compiled and not self.router.__module__.startswith("routers.")
+        self._call: Callable[..., Any] = raising if is_own else _called
         self.state, self.ask_python = state, ask_python
         self.answer: Any = None  # of the router in Python, as it gave it
         self.fleet.clock[0].routes_in_python = ask_python is not None
@@ -61,7 +68,7 @@ class DataPlane:
     def run_until(self, until_s: float) -> int:
         """Runs everything before `until_s` and returns why it stopped: REACHED, ENDED, NEEDS_ARRIVALS or DRAINED."""
         while True:
-            reason = _run_until(self.fleet, self.choose, self.state, until_s)
+            reason = self._call(_run_until, self.fleet, self.choose, self.state, until_s)
             if reason == BAD_ROUTE:
                 raise ConfigError(self._bad_route())
             if reason != NEEDS_ROUTE:
@@ -74,13 +81,18 @@ class DataPlane:
         candidates = self.fleet.offered[: clock.num_offered]
         choice = self.ask_python(self.fleet.seen, candidates, self.fleet.asking, self.state)
         self.answer = choice.item() if isinstance(choice, np.generic) else choice
-        clock.chosen = int(choice) if choice in candidates else self.fleet.replicas.size
+        is_slot = isinstance(self.answer, int) and self.answer in candidates
+        clock.chosen = self.answer if is_slot else self.fleet.replicas.size
 
     def _bad_route(self) -> str:
         clock = self.fleet.clock[0]
         chose = int(clock.chosen) if self.ask_python is None else self.answer
-        candidates = self.fleet.offered[: clock.num_offered].tolist()
-        return f"router: chose {chose!r} for request {self.fleet.asking[0].id}; the candidates are {candidates}"
+        candidates = str(self.fleet.offered[: min(clock.num_offered, 20)].tolist())
+        more = f" and {clock.num_offered - 20:,} more" if clock.num_offered > 20 else ""
+        return (
+            f"router {self.router.__module__}:{self.router.__qualname__}: chose {repr(chose)[:80]} for request "
+            f"{self.fleet.asking[0].id}; the candidates are {candidates}{more}"
+        )
 
     def load(self, arrivals: Any) -> None:
         """Lets the next arrivals in, (n,) ARRIVAL records; none means that the traffic is over."""
@@ -114,7 +126,7 @@ class DataPlane:
         """Sends the requests that found no replica to those that can serve them now."""
         num_left = int(self.fleet.clock[0].num_unrouted)
         while num_left > 0:
-            num_left = int(_route_unrouted(self.fleet, self.choose, self.state, num_left))
+            num_left = int(self._call(_route_unrouted, self.fleet, self.choose, self.state, num_left))
             if num_left > 0:
                 self._ask()
         if num_left < 0:

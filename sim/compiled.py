@@ -1,10 +1,12 @@
 """The one place that holds the compiler's options. With NUMBA_DISABLE_JIT=1 the same source runs as plain Python."""
 
+import contextlib
 import hashlib
 import inspect
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,22 +19,47 @@ _ROOT = Path(__file__).parents[1]
 _WITH_COMPILED_CODE = ("sim", "replicas", "routers")
 
 
-def _cache_folder() -> Path:
-    """Returns where compiled code is kept: a folder for this state of the sources.
+def _cache_folder(root: Path = _ROOT) -> Path | None:
+    """Returns where compiled code is kept: a folder for this state of the sources; None where nothing can be written.
 
     Numba looks only at the file of the function it compiles, not at the files of the verbs that are inlined into it, so
     with its default folder a change to a verb could go on running the old code.
     """
     digest = hashlib.sha256(nb.__version__.encode())  # two environments may run the same checkout
     for package in _WITH_COMPILED_CODE:
-        for path in sorted((_ROOT / package).glob("*.py")):
-            digest.update(path.read_bytes())
-    root = _ROOT if os.access(_ROOT, os.W_OK) else Path(tempfile.gettempdir()) / f"daybreak-{os.getuid()}"
-    return root / "__pycache__" / "compiled" / digest.hexdigest()[:16]
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    for place in (root / "__pycache__" / "compiled", *_own_caches()):
+        folder = place / digest.hexdigest()[:16]
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return None
 
 
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    nb.config.CACHE_DIR = str(_cache_folder())  # type: ignore[attr-defined]
+def _own_caches() -> Iterator[Path]:
+    """Yields where a user keeps what can be made again, for sources in a folder that nobody may write."""
+    with contextlib.suppress(RuntimeError):  # in a container, a user may have no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "daybreak"
+    shared = Path(tempfile.gettempdir()) / f"daybreak-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        shared.mkdir(mode=0o700, exist_ok=True)
+        if shared.stat().st_uid == os.getuid():  # code is run from there: it must not be somebody else's
+            yield shared
+
+
+CACHE = Path(os.environ["NUMBA_CACHE_DIR"]) if os.environ.get("NUMBA_CACHE_DIR") else _cache_folder()
+"""Where compiled code is kept between processes."""
+
+
+def is_compiled_already(module: str) -> bool:
+    """Tells whether a module's functions need no compiling here: they are in the cache, or run as plain Python."""
+    return bool(nb.config.DISABLE_JIT) or (CACHE is not None and any(CACHE.glob(f"*/{module}.*.nbi")))  # type: ignore[attr-defined]
+
+
+if CACHE is not None:
+    nb.config.CACHE_DIR = str(CACHE)  # type: ignore[attr-defined]
 
 if nb.config.DISABLE_JIT:  # type: ignore[attr-defined]
     np.seterr(over="ignore")  # compiled integers wrap around in silence, and hashes want that
@@ -41,7 +68,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Reference counting is off (`_nrt`, private to numba, hence the pinned range in pyproject.toml): compiled code
 # allocates nothing, and the small functions below cost nothing to call. Without it they are eight times slower.
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"cache": CACHE is not None, "error_model": "numpy", "_nrt": False}
 # What only compiled code calls needs no door to Python.
 _NO_DOORS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -125,6 +152,30 @@ def entry_point(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     overloads = getattr(function, "overloads", None)
     return next(iter(overloads.values())).entry_point if overloads else function
+
+
+def raising(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls compiled code, and raises what a function raised that it calls by its address.
+
+    Such an error is otherwise only printed, and the caller goes on with whatever stands where the answer should.
+    """
+    raised: list[BaseException] = []
+    usual = sys.unraisablehook
+
+    def note(error: Any) -> None:
+        if error.exc_value is None or "numba" not in str(error.object):
+            usual(error)
+        elif not raised:
+            raised.append(error.exc_value.with_traceback(error.exc_traceback))
+
+    sys.unraisablehook = note
+    try:
+        result = function(*arguments)
+    finally:
+        sys.unraisablehook = usual
+    if raised:
+        raise raised[0]
+    return result
 
 
 class Pointer(nb.types.WrapperAddressProtocol):

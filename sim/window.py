@@ -256,6 +256,9 @@ def _with_segments(fleet: Fleet, segments: Any) -> Fleet:
 def _in_larger_ring(ring: Any, size: int, first: int, last: int) -> Any:
     """Returns a ring of `size` places that holds what `ring` held under the numbers from `first` to `last`."""
     larger = records(ring.dtype, size)
-    numbers = np.arange(first, last)
-    larger[numbers & (size - 1)] = ring[numbers & (ring.size - 1)]
+    while first < last:  # stretch by stretch: a copy of all of it on the way would hold a large window three times
+        here, there = first & (ring.size - 1), first & (size - 1)
+        num = min(last - first, ring.size - here, size - there)
+        larger[there : there + num] = ring[here : here + num]
+        first += num
     return larger

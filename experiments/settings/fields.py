@@ -8,7 +8,11 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from experiments.settings.texts import bounded
 from sim.params import Params
+
+LONGEST_NAME = 100
+"""Characters of a name: files are named so."""
 
 
 class _Word:
@@ -19,7 +23,9 @@ class _Word:
 
     def check(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text):
-            raise ValueError(f"must be {self.allowed}, given '{text}'")
+            raise ValueError(f"must be {self.allowed}, given '{bounded(text)}'")
+        if len(text) > LONGEST_NAME:
+            raise ValueError(f"must have at most {LONGEST_NAME} characters, given {len(text):,}: {bounded(text, 40)}")
         return text
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

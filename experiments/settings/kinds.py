@@ -1,76 +1,21 @@
 """`kind` chooses a class from a table, or from the user's own module; the other keys are that class's fields."""
 
-import difflib
-import importlib
 import inspect
 import json
-import os
-import re
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
+from experiments.settings.outside import EXTERNAL, load_external, own_code
+from experiments.settings.texts import bounded, listed, nearest, unknown_name
+from sim.errors import ConfigError
 from sim.params import Params
-
-EXTERNAL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""How a policy from outside is named: `package.module:name`."""
 
 OUTSIDE = "package.module:name"
 """The title of such a policy's place in the JSON Schema."""
-
-
-def nearest(given: object, known: Iterable[str]) -> str | None:
-    """Returns the known word that `given` most likely stands for, or None.
-
-    >>> nearest("forcast", ["fixed", "forecast", "queue_target"])
-    'forecast'
-    >>> nearest("zzz", ["fixed", "forecast"]) is None
-    True
-    """
-    words = {word.lower().replace("-", "_"): word for word in known}
-    plain = str(given).strip().lower().replace("-", "_").replace(" ", "_")
-    matches = difflib.get_close_matches(plain, words, n=1, cutoff=0.6)
-    return words[matches[0]] if matches else None
-
-
-def unknown_name(noun: str, given: object, known: Iterable[str]) -> str:
-    """Returns the sentence for a name that is not in a table.
-
-    >>> unknown_name("autoscaler", "forcast", ["fixed", "forecast"])
-    "no autoscaler named 'forcast'; did you mean 'forecast'? known: fixed, forecast"
-    """
-    known = sorted(known)
-    match = nearest(given, known)
-    hint = f"did you mean '{match}'? " if match else ""
-    return f"no {noun} named '{given}'; {hint}known: {', '.join(known)}"
-
-
-def load_external(name: str) -> Any:
-    """Imports `package.module:name`; modules in the current folder are found too.
-
-    Raises:
-        ValueError: the module or the name in it is missing, or the module fails to import.
-    """
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # stays, so that what the module imports later is found as well
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = "" if error.name == module_name else f" (it needs '{error.name}')"
-        raise ValueError(f"cannot import '{module_name}'{missing}; looked in {os.getcwd()} and on sys.path") from error
-    except Exception as error:
-        raise ValueError(f"importing '{module_name}' failed: {type(error).__name__}: {error}") from error
-    if not hasattr(module, attribute):
-        public = [word for word in vars(module) if not word.startswith("_")]
-        match = nearest(attribute, public)
-        hint = f"; did you mean '{match}'?" if match else ""
-        raise ValueError(f"module '{module_name}' has no '{attribute}'{hint}")
-    return getattr(module, attribute)
 
 
 class KindOf:
@@ -102,6 +47,8 @@ class KindOf:
         """
         if not (isinstance(entry, type) and issubclass(entry, self.base)):
             raise ValueError(f"is not a subclass of {self.base.__module__}.{self.base.__name__}")
+        if inspect.isabstract(entry):
+            raise ValueError(f"lacks {', '.join(sorted(entry.__abstractmethods__))}, which every {self.noun} has")
         return entry
 
     def look_up(self, kind: object) -> Any:
@@ -111,7 +58,7 @@ class KindOf:
             ValueError: no such name in the table, or nothing fitting at `package.module:name`.
         """
         if not isinstance(kind, str):
-            raise ValueError(f"must be a word, given {kind!r}; known: {', '.join(sorted(self.table))}")
+            raise ValueError(f"must be a word, given {bounded(repr(kind))}; known: {listed(sorted(self.table))}")
         if kind in self.table:
             return self.table[kind]
         if not EXTERNAL.fullmatch(kind):
@@ -119,7 +66,7 @@ class KindOf:
         try:
             return self.check(load_external(kind))
         except ValueError as error:
-            raise ValueError(f"'{kind}': {error}") from error
+            raise ValueError(f"'{bounded(kind)}': {error}") from error
 
     def models(self, data: object) -> list[type[Params]]:
         """Returns the classes whose fields the mapping `data` may hold; a misspelled kind counts as the nearest one."""
@@ -140,10 +87,11 @@ class KindOf:
             return data
         if not isinstance(data, Mapping):
             example = f"such as {{kind: {next(iter(self.table), '...')}, ...}}"
-            raise PydanticCustomError("mapping", "{text}", {"text": f"must be a mapping {example}, given {data!r}"})
+            text = f"must be a mapping {example}, given {bounded(repr(data))}"
+            raise PydanticCustomError("mapping", "{text}", {"text": text})
         mistakes = []
         if "kind" not in data:
-            known = ", ".join(sorted(self.table))
+            known = listed(sorted(self.table))
             mistakes.append(_mistake("kind", f"missing; it chooses the {self.noun}, one of: {known}", None))
         else:
             try:
@@ -153,9 +101,12 @@ class KindOf:
         values = []
         for model, fields in self._shares(data):
             try:
-                values.append(model.model_validate_json(json.dumps(fields)))
+                with own_code(model):
+                    values.append(model.model_validate_json(json.dumps(fields)))
             except ValidationError as error:
                 mistakes.extend(_again(error))
+            except ConfigError as error:
+                mistakes.append(_mistake("kind", str(error), data.get("kind")))
         if mistakes:
             raise ValidationError.from_exception_data(self.noun, mistakes)
         return self.build(data["kind"], values)

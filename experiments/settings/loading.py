@@ -13,17 +13,19 @@ from pydantic import ValidationError
 
 from experiments.plans.config import Plan
 from experiments.settings.experiment import Experiment, Study
-from experiments.settings.kinds import nearest, unknown_name
 from experiments.settings.mistakes import Mistake, mistakes_in
 from experiments.settings.sections import section_at, step
 from experiments.settings.sweeps import Change, Point, apply, find, points, slug
+from experiments.settings.texts import bounded, nearest, unknown_name
 from experiments.settings.wording import shown
-from experiments.settings.yaml_files import parse_yaml, read_config
+from experiments.settings.yaml_files import located, parse_yaml, read_config
 from experiments.tasks import TASKS, schema_of
 from sim.errors import ConfigError
 
 SMOKE_REQUESTS = 2000
 SMOKE_INTERVAL_S = 5.0
+MOST_LINES = 50
+"""Mistakes of one file that are told at once."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     """Reads a config file and returns its runs: every combination of its sweep, for each seed.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or the name of a shipped one.
         sets: changes such as `pools.main.replicas.max_num_seqs=64`, made before the sweep's.
         seed: replaces the file's `seed` or `seeds`.
         smoke: shrinks each run to seconds: the first 2,000 requests of the first seed, all of them measured.
@@ -82,7 +84,7 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     Raises:
         ConfigError: with every mistake, one a line.
     """
-    path = Path(path)
+    path = located(Path(path))
     data = read_config(path)
     data.setdefault("name", path.stem)
     lines: list[str] = []
@@ -104,7 +106,8 @@ def load(path: str | Path, sets: Sequence[str] = (), seed: int | None = None, sm
     for text, where in found.items():
         lines.append(text if len(where) == len(drafts) else f"{text} (in run {where[0]})")
     if lines:
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines))
+        left_out = [f"and {len(lines) - MOST_LINES:,} more mistakes"] if len(lines) > MOST_LINES else []
+        raise ConfigError("\n".join(f"{path}: {bounded(line, 2000)}" for line in [*lines[:MOST_LINES], *left_out]))
     return _distinct(runs)
 
 
@@ -114,14 +117,14 @@ def _changed(data: dict[str, Any], sets: Sequence[str], lines: list[str]) -> tup
     for text in sets:
         dotted, equals, value = text.partition("=")
         if not equals:
-            lines.append(f"--set {text}: must be path=value, such as --set traffic.limit=1000")
+            lines.append(f"--set {bounded(text)}: must be path=value, such as --set traffic.limit=1000")
             continue
         try:
             change = Change(dotted.strip(), parse_yaml(value))
             data = apply(schema_of(data), data, change)
             changes.append(change)
         except (ConfigError, ValueError) as error:
-            lines.append(f"--set {text}: {error}")
+            lines.append(f"--set {bounded(text)}: {error}")
     return data, changes
 
 

@@ -8,10 +8,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from experiments.settings.sections import Path, dotted, step
+from experiments.settings.texts import bounded
 from experiments.settings.wording import WANTED, sentence
 from sim.errors import TraceError
 
 M = TypeVar("M", bound=BaseModel)
+
+LONGEST_SENTENCE = 1200
+"""Characters of what is said of one mistake: the longest list of known keys, whole."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Mistake:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.text}" if self.where else self.text
+        text = bounded(self.text, LONGEST_SENTENCE)
+        return f"{bounded(self.where)}: {text}" if self.where else text
 
 
 def mistakes_in(schema: type[BaseModel], data: Any, error: ValidationError) -> list[Mistake]:

@@ -7,7 +7,8 @@ from pydantic import Field, SerializeAsAny
 
 import routers
 from experiments.settings.kinds import KindOf
-from routers import RouterKind
+from experiments.settings.outside import guarded
+from routers import RouterKind, is_compiled
 from routers.pick import Choose
 from sim.params import Params
 
@@ -34,7 +35,7 @@ class Router(Snapshots):
     def choose(self) -> Choose:
         """The function that routes."""
         choose: Choose = ROUTER.look_up(self.kind).choose
-        return choose
+        return choose if is_compiled(choose) else guarded(choose)
 
 
 class _RouterOf(KindOf):

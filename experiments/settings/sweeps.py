@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from experiments.settings.kinds import unknown_name
 from experiments.settings.sections import Path, section_at, step
+from experiments.settings.texts import unknown_name
 from experiments.settings.wording import shown
 
 _DOT = re.compile(r"\.(?!(?<=\bp\d\d\.)\d)")  # a dot, but not the one in p99.9

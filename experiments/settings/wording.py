@@ -7,8 +7,8 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel
 
-from experiments.settings.kinds import nearest
 from experiments.settings.sections import Path, Section, dotted, section_at, sections
+from experiments.settings.texts import LONGEST, nearest
 
 UNITS: dict[str, dict[str, float]] = {
     "_s": {"us": 1e-6, "ms": 1e-3, "s": 1, "sec": 1, "seconds": 1, "m": 60, "min": 60, "h": 3600, "hours": 3600},
@@ -156,7 +156,9 @@ def shown(value: object) -> str:
     ('{kind: fixed, replicas: [1, null, true]}', "'60s'")
     """
     if isinstance(value, str):
-        text = repr(value)
+        text = repr(value[:LONGEST])
+    elif isinstance(value, int) and value.bit_length() > LONGEST:
+        return f"a whole number of {value.bit_length():,} bits"
     else:
         text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False).strip()
         text = text.removesuffix("...").strip()

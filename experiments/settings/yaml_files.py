@@ -1,13 +1,15 @@
 """Reads YAML as users expect it: 1e9 is a number, 14:30 is not, and a key given twice is a mistake."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from experiments.settings.kinds import nearest
+from experiments.settings.texts import bounded, listed, nearest
 from sim.errors import ConfigError
+from sim.shipped import shipped, shipped_file
 
 _NUMBERS = {
     "int": re.compile(r"[-+]?\d[\d_]*$"),
@@ -66,9 +68,14 @@ def parse_yaml(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         hint = "; indent with spaces, YAML forbids tabs" if "'\\t'" in str(error.problem) else ""
         context = f"{error.context}, " if error.context else ""
-        raise ConfigError(f"{place}{context}{error.problem}{hint}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(" ".join(str(error).split())) from error
+        raise ConfigError(f"{place}{bounded(context)}{bounded(error.problem)}{hint}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a number of 5,000 digits
+        raise ConfigError(bounded(" ".join(str(error).split()))) from error
+
+
+def located(path: Path) -> Path:
+    """Returns where a config file is: at `path`, or else among those that come with the project, by its name."""
+    return path if os.path.exists(path) else shipped_file(path, "configs") or path
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -100,4 +107,7 @@ def _similar_file(path: Path) -> str:
     match = nearest(path.name, files)
     if match:
         return f"; did you mean {folder / match}?"
-    return f"; in {folder}: {', '.join(files)}" if files else ""
+    ours = nearest(path.stem, (file.stem for file in shipped("configs").glob("*.yaml")))
+    if ours and path.parent in (Path(), Path("configs")):
+        return f"; did you mean the shipped {ours}?"
+    return f"; in {folder}: {listed(files)}" if files else ""

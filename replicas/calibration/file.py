@@ -14,9 +14,9 @@ from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 from sim.records import MAX_KNOTS
+from sim.shipped import shipped, shipped_file
 
 Floats = NDArray[np.float64]
-PROJECT = Path(__file__).parents[2]
 SHORTEST_S = 1e-9
 """A time to read the weights that counts as none: as a bandwidth, zero could not be written."""
 
@@ -302,20 +302,20 @@ def document_of(calibration: Params) -> dict[str, Any]:
 
 
 def located(path: str | Path) -> Path:
-    """Returns where a calibration file is: at `path` as given, or else relative to the project's own folder.
-
-    So those that come with the project are found from any directory.
+    """Returns where a calibration file is: at `path` as given, or else among those that come with the project, by its name.
 
     Raises:
         ValueError: in one line: it is at neither place.
     """
     given = Path(path).expanduser()
-    ours = PROJECT / given  # `given` itself if that is absolute
-    for place in (given, ours):
-        if place.exists():
-            return place
-    places = "" if given.absolute() == ours else f", neither {given.absolute()} nor {ours}"
-    raise ValueError(f"calibration {path}: no such file{places}; `kind: calibrate` makes one")
+    if given.exists():
+        return given
+    ours = shipped_file(given, "calibrations")
+    if ours is not None:
+        return ours
+    known = ", ".join(sorted(file.stem for file in shipped("calibrations").glob("*.yaml")))
+    place = "" if given.is_absolute() else f" at {given.absolute()}"
+    raise ValueError(f"calibration {path}: no such file{place}; `kind: calibrate` makes one; shipped: {known}")
 
 
 def read(path: str | Path) -> Calibration:

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from experiments import run
-from replicas.calibration.file import PROJECT, Calibration, located, read, write
+from replicas.calibration.file import Calibration, located, read, write
 from replicas.calibration.gpu import read_any
 from replicas.catalog import gpu, model
 from replicas.step_time import step_time
@@ -147,6 +147,7 @@ def test_a_bad_file_is_refused_in_a_line(text: str | None, said: str, tmp_path: 
     assert "\n" not in str(error.value)
 
 
+ROOT = Path(__file__).parents[2]
 SHIPPED = "calibrations/vllm-0.15_h100-sxm_served.yaml"
 
 
@@ -154,7 +155,7 @@ def test_a_calibration_of_the_project_is_found_from_any_directory(tmp_path: Path
     config = the_config(SHIPPED, tmp_path)
     monkeypatch.chdir(tmp_path)
     result = run(config, out=tmp_path / "out", progress=False)
-    shipped = (PROJECT / SHIPPED).read_bytes()
+    shipped = (ROOT / SHIPPED).read_bytes()
     assert result.manifest["pools"]["main"]["calibration"]["sha256"] == hashlib.sha256(shipped).hexdigest()
     assert run(config, out=tmp_path / "out", progress=False).manifest == result.manifest  # it stands where it stood: no new run
 
@@ -170,16 +171,26 @@ def test_a_calibration_in_the_current_directory_goes_before_the_projects(
 
 
 @pytest.mark.parametrize("reader", [read, read_any])
-def test_a_calibration_that_is_nowhere_is_told_with_both_places(
+def test_a_calibration_that_is_nowhere_is_told_with_its_place_and_those_there_are(
     reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no such file") as error:
         reader("none/h100.yaml")
-    assert str(error.value) == (
-        f"calibration none/h100.yaml: no such file, neither {tmp_path}/none/h100.yaml nor {PROJECT}/none/h100.yaml; "
-        "`kind: calibrate` makes one"
-    )
+    said = f"no such file at {tmp_path}/none/h100.yaml; `kind: calibrate` makes one; shipped: vllm-0.11"
+    assert str(error.value).startswith(f"calibration none/h100.yaml: {said}")
+
+
+@pytest.mark.parametrize("name", ["vllm-0.15_h100-sxm_served", "vllm-0.15_h100-sxm_served.yaml", SHIPPED])
+def test_a_shipped_calibration_is_found_by_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located(name) == ROOT / SHIPPED
+
+
+def test_another_folders_calibration_is_not_taken_for_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no such file"):
+        located("mine/vllm-0.15_h100-sxm_served.yaml")
 
 
 def the_config(path: str, folder: Path) -> Path:
