@@ -28,51 +28,54 @@ class Answer:
         """Whether the closed form would rent the same."""
         return self.fleet is not None and self.fleet.name == self.closed_form.name
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether the fleet is a search's."""
+        return self.candidates is not None and self.fleet is not None and self.fleet.arrangement == "shared"
+
 
 def decided(plan: Plan, traffic: Traffic, closed_form: Fleet, progress: Progress = SILENT) -> Answer:
     """Runs the trials that the plan asks for and returns the answer.
 
-    What a search finds is the answer. Without one, or where it finds none, a fleet that `verify` finds to be enough stays as it
-    is, with its headroom; one that is not becomes the smallest that is; and where there is none either, there is no answer.
+    A search's answer is the cheapest that it finds. A fleet that is checked stays as it is where it is enough, with its
+    headroom; where it is not it becomes the smallest that is. A search has shared pools only, so that a closed form with
+    separate ones is checked beside it, and the cheaper is the answer. Where nothing meets the targets there is none.
 
     Raises:
         ConfigError: the simulated engine does not know such instances, or the trials have nothing to judge by.
     """
-    candidates = verification = None
-    fleet, why, is_simulated = closed_form, "", False
-    found: Fleet | None = None
-    if plan.search == "min_gpus":
-        candidates = tuple(search(plan, traffic, progress))
-        is_simulated = True
-        if candidates and (number := candidates[0].num_replicas) is not None:
-            fleet = found = at_size(candidates[0].fleet, {"shared": number})
-            why = candidates[0].tried[number].why
-        else:
-            why = candidates[0].remark if candidates else "no layout can run as a shared pool"
-    if plan.verify:
-        verification = verified(plan, traffic, fleet, progress)
-        is_simulated = is_simulated or verification.is_enough.is_enough is not None
-        found, why = found or _as_verified(verification), why if found else verification.is_enough.why
+    candidates = _searched(plan, traffic, progress)
+    best = candidates[0] if candidates else None
+    found = None if best is None or best.num_replicas is None else at_size(best.fleet, {"shared": best.num_replicas})
+    is_beside = candidates is not None and closed_form.arrangement == "separate" and closed_form.instance.is_simulated
+    verification = None
+    if plan.verify or is_beside:
+        verification = verified(plan, traffic, closed_form if is_beside or found is None else found, progress)
     progress.close()
-    if not is_simulated:
-        return Answer(closed_form, closed_form, "closed form", why, candidates, verification)
-    if found is None:
-        why += _never_served(plan, traffic)
-    return Answer(found, closed_form, "simulation", why, candidates, verification)
+    checked = None if verification is None else verification.enough
+    fleet = min((one for one in (found, checked) if one is not None), key=lambda one: one.dollars_per_hour, default=None)
+    if candidates is None and (verification is None or verification.is_enough.is_enough is None):
+        return Answer(closed_form, closed_form, "closed form", "", candidates, verification)
+    if fleet is None:
+        return Answer(None, closed_form, "simulation", _why_none(plan, traffic, best, verification), candidates, verification)
+    why = best.why if best is not None and fleet is found else verification.is_enough.why if verification else ""
+    return Answer(fleet, closed_form, "simulation", why, candidates, verification)
 
 
-def _as_verified(found: Verification) -> Fleet | None:
-    if found.settled is None:
-        return None
-    return found.fleet if found.settled == found.fleet.working else at_size(found.fleet, found.settled)
+def _searched(plan: Plan, traffic: Traffic, progress: Progress) -> tuple[Candidate, ...] | None:
+    return tuple(search(plan, traffic, progress)) if plan.search == "min_gpus" else None
 
 
-def _never_served(plan: Plan, traffic: Traffic) -> str:
-    """Says so where the requests that no replica can hold are reason enough."""
+def _why_none(plan: Plan, traffic: Traffic, best: Candidate | None, verification: Verification | None) -> str:
+    """What stands in the way; requests that no replica can hold may be reason enough."""
+    if verification is not None:
+        why = verification.is_enough.why
+    else:
+        why = "no layout can run as a shared pool" if best is None else best.why
     lengths = traffic.lengths
-    if not any(target.is_missed_by(lengths.served_share) for target in targets_of(plan.slo)):
-        return ""
-    return (
-        f"; {100 * (1 - lengths.served_share):.2f} % of the requests are longer than the {lengths.longest:,} tokens that a "
-        "replica holds, and are never served"
-    )
+    if any(target.is_missed_by(lengths.served_share) for target in targets_of(plan.slo)):
+        why += (
+            f"; {100 * (1 - lengths.served_share):.2f} % of the requests are longer than the {lengths.longest:,} tokens that a "
+            "replica holds, and are never served"
+        )
+    return why

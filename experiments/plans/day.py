@@ -71,8 +71,9 @@ def _policy(
     tight = np.zeros(len(demand_per_s), np.bool_)
     for pool, share in zip(fleet.pools, fleet.max_utilization, strict=True):
         per_instance = pool.capacity / pool.load * peak_per_s  # in requests/s
-        day: Day = replicas_of_day(demand_per_s, per_instance, cold_start_steps, policy, share, 1)
         most = pool.num_instances - pool.num_spare
+        asked_per_s = np.minimum(demand_per_s, most * per_instance * share)  # no policy has more than the fleet
+        day: Day = replicas_of_day(asked_per_s, per_instance, cold_start_steps, policy, share, 1)
         ready = np.full_like(day.ready, most) if policy == "fixed" else day.ready
         billed = (ready if policy == "fixed" else day.billed) + pool.num_spare
         gpus += billed * pool.gpus_per_instance

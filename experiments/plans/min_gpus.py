@@ -8,6 +8,7 @@ from typing import Any
 from experiments.plans.confidence import Verdict, judged, targets_of
 from experiments.plans.config import Hardware, Plan
 from experiments.plans.demand import Traffic
+from experiments.plans.figures import several
 from experiments.plans.fleets import Fleet, base_case, candidates_of, option
 from experiments.plans.progress import SILENT, Progress
 from experiments.plans.trial import Arriving, Ran, arrivals_of, shared
@@ -34,6 +35,11 @@ class Candidate:
     def planned(self) -> int:
         """Replicas by closed form, headroom included."""
         return self.fleet.working["shared"]
+
+    @property
+    def why(self) -> str:
+        """What decided."""
+        return self.remark if self.num_replicas is None else self.tried[self.num_replicas].why
 
     @property
     def num_spare(self) -> int:
@@ -70,7 +76,7 @@ def search(plan: Plan, traffic: Traffic, progress: Progress = SILENT) -> list[Ca
         least = max(1, math.ceil(mean_per_s / fleet.bound.requests_per_s))
         smallest = Candidate(fleet, least, num_replicas=least)
         if smallest.dollars_per_hour >= best:
-            remark = f"pruned: {least} replicas at least, ${smallest.dollars_per_hour:,.2f} an hour"
+            remark = f"pruned: {several(least, 'replica')} at least, ${smallest.dollars_per_hour:,.2f} an hour"
             found.append(Candidate(fleet, least, remark=remark))
             continue
         candidate = _searched(plan, fleet, least, arriving, progress)
@@ -118,7 +124,7 @@ def _searched(plan: Plan, fleet: Fleet, least: int, arriving: dict[int, Arriving
 
     number = fewest(is_enough, least, fleet.working["shared"], MOST * fleet.working["shared"])
     if number is None:
-        return Candidate(fleet, least, tried, None, f"not met by {max(tried)} replicas: {tried[max(tried)].why}")
+        return Candidate(fleet, least, tried, None, f"not met by {several(max(tried), 'replica')}: {tried[max(tried)].why}")
     remark = f"below the closed form's bound of {least}" if number < least else ""
     return Candidate(fleet, least, tried, number, remark)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.plans import report_basis, report_fleets, report_money
+from experiments.plans.figures import several
 from experiments.plans.fleets import Fleet
 from experiments.plans.outcome import Outcome
 from experiments.plans.page import Page, Section
@@ -41,7 +42,7 @@ def headline(outcome: Outcome) -> str:
     if answer.fleet is None:
         return (
             f"Nothing that was tried meets the targets ({answer.why}), so there is no fleet to name and no bill. The closed "
-            f"form said {closed.num_gpus:,} GPUs: {closed.name}."
+            f"form said {several(closed.num_gpus, 'GPU')}: {closed.name}."
         )
     fleet, demand = answer.fleet, outcome.traffic.peak
     verb = "serves" if fleet.num_gpus == 1 else "serve"
@@ -54,8 +55,9 @@ def headline(outcome: Outcome) -> str:
         return f"{opening}, at most {outcome.plan.max_utilization * 100:.0f} % full{agrees}."
     if answer.is_as_planned:
         return f"{opening}, the fewest that meet the targets by simulation, as the closed form said."
-    said = f"the closed form said {closed.num_gpus:,} GPUs: {closed.name}"
-    return f"{opening}, the fewest that meet the targets by simulation; {said}."
+    fewest = "the fewest that meet the targets by simulation"
+    how = fewest if answer.is_searched else "as many as simulation needs to meet the targets"
+    return f"{opening}, {how}; the closed form said {several(closed.num_gpus, 'GPU')}: {closed.name}."
 
 
 def _kinds(outcome: Outcome, fleet: Fleet) -> str:

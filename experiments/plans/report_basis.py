@@ -51,7 +51,7 @@ def _counted(outcome: Outcome) -> list[str]:
     """Rows of the file that are not as they were read."""
     counts = outcome.traffic.lengths.counts
     return [
-        f"{number:,} of {counts['read']:,} rows {name.replace('_', ' ', 1).replace('_', ' ')}."
+        f"{number:,} of the {counts['read']:,} rows read: {name.replace('_', ', ', 1).replace('_', ' ')}."
         for name, number in counts.items()
         if number and name.startswith(("dropped", "clipped"))
     ]

@@ -66,10 +66,11 @@ def pools(outcome: Outcome) -> Section:
     rows = []
     fleets = [fleet for fleet in outcome.alternatives if fleet.hardware is outcome.fleet.hardware]
     for fleet in fleets:
+        by = "" if fleet.closed_form is None else ", simulated"
         for pool in fleet.pools:
             unit = "req/s" if pool.role == "shared" else "tokens/s"
             rows.append((
-                f"{pool.role} ({fleet.layout_of(pool.role)})", str(pool.num_instances), str(pool.num_gpus),
+                f"{pool.role} ({fleet.layout_of(pool.role)}){by}", str(pool.num_instances), str(pool.num_gpus),
                 f"{rate(pool.load)} {unit}", f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "),
                 share(pool.utilization), share(pool.utilization_without()),
             ))  # fmt: skip
@@ -116,7 +117,7 @@ def _shared_notes(fleets: list[Fleet]) -> list[str]:
             )
         else:
             text += f"prompts alone, as answers have one token, bound by {binding}."
-        if bound.requests_per_s > full.requests_per_s:
+        if bound.requests_per_s > 1.001 * full.requests_per_s:
             text += f" If every step did the mean step's work it would be {bound.requests_per_s:.4g}: no engine does more."
         notes.append(f"{text} Means only; simulate before believing it.")
     return list(dict.fromkeys(notes))

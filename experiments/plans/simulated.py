@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.plans.confidence import percent, targets_of
+from experiments.plans.figures import several
 from experiments.plans.min_gpus import Candidate
 from experiments.plans.outcome import Outcome
 from experiments.plans.page import Section, Table
@@ -101,9 +102,8 @@ def _answer(candidates: list[Candidate]) -> str:
     where = f"{best.fleet.layout.name} on {best.fleet.hardware.gpu.name}"
     spare = f" and {best.num_spare} to spare" if best.num_spare else ""
     said = f"{best.planned}{', spares left out' if best.num_spare else ''}"
-    replicas = "replica" if best.num_replicas == 1 else "replicas"
-    gpus = f"{best.num_gpus} GPU{'' if best.num_gpus == 1 else 's'}"
-    return f"{best.num_replicas} {replicas} of {where}{spare}, {gpus}{why}. The closed form said {said}: {which}."
+    replicas, gpus = several(best.num_replicas, "replica"), several(best.num_gpus or 0, "GPU")
+    return f"{replicas} of {where}{spare}, {gpus}{why}. The closed form said {said}: {which}."
 
 
 def _search_rows(candidates: list[Candidate]) -> Rows:

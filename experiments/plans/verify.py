@@ -67,9 +67,16 @@ class Verification:
     rows: tuple[Row, ...]  # of the settled fleet; of the one to be checked where there is none
     shares: dict[Target, list[float]]  # of the same, by seed
 
+    @property
+    def enough(self) -> Fleet | None:
+        """The fleet that is enough: the checked one as it is, a larger one where it must be, or none."""
+        if self.settled is None:
+            return None
+        return self.fleet if self.settled == self.fleet.working else at_size(self.fleet, self.settled)
+
 
 def verified(plan: Plan, traffic: Traffic, fleet: Fleet, progress: Progress = SILENT) -> Verification:
-    """Simulates a fleet, then looks for the fewest instances of each pool, one after the other.
+    """Simulates a fleet, then looks for the fewest instances of each pool, one after the other, unless a search has.
 
     Raises:
         ConfigError: the simulated engine does not know such instances, or no request arrives with a seed.
@@ -94,7 +101,10 @@ def verified(plan: Plan, traffic: Traffic, fleet: Fleet, progress: Progress = SI
         return judged(lambda seed: ran(seed, tuple(working.values())), trials.seeds, minded, trials.confidence)
 
     is_enough = judge(fleet.working, targets)
-    needed, settled = _needed(fleet, judge, targets)
+    needed: dict[str, int | None] = dict(fleet.working)
+    settled: dict[str, int] | None = fleet.working
+    if fleet.closed_form is None:
+        needed, settled = _needed(fleet, judge, targets)
     runs = [ran(seed, tuple((settled or fleet.working).values())) for seed in trials.seeds]
     steps = [one for run in runs for one in run.steps.values()]
     return Verification(
