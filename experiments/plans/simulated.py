@@ -80,7 +80,8 @@ def _search_section(outcome: Outcome, candidates: list[Candidate]) -> Section:
         *_spares(outcome, "bound, closed form, simulated and tried; GPUs and $/hour include them"),
         *(f"{one.fleet.layout.name}: {one.remark}." for one in candidates if one.remark and one.num_replicas is not None),
     ]
-    return Section("The fewest GPUs, by simulation", lines, [Table(head, rows, 0 if candidates else None)], notes=notes)
+    table = Table(head, rows, 0 if outcome.answer.is_searched else None)
+    return Section("The fewest shared replicas, by simulation", lines, [table], notes=notes)
 
 
 def _spares(outcome: Outcome, what: str) -> list[str]:
