@@ -92,8 +92,8 @@ def _calibrated(outcome: Outcome) -> str:
     scale = f" Multiplied by {replicas.step_time_scale:g}." if replicas.step_time_scale != 1.0 else ""
     reached = outcome.fleet.prefill.mfu(outcome.traffic.peak.prompt_tokens)
     return (
-        f"Step times by {replicas.calibration}, {engine} on {measured.gpu.name}: {measured.source}.{scale} A mean prompt then "
-        f"takes the time of {reached * 100:.0f} % of the data sheet's arithmetic."
+        f"Step times by {replicas.calibration}, {engine} on {measured.gpu.name}: {measured.source}.{scale} A mean prompt "
+        f"reaches {reached * 100:.0f} % of the data sheet's arithmetic."
     )
 
 

@@ -174,7 +174,7 @@ def _draw(outcome: Outcome, folder: Path) -> None:
         for candidate, made in zip(candidates_of(outcome.plan, one.hardware), one.layouts, strict=True):
             instances[f"{one.hardware.gpu.name} {made.name}"] = candidate
     if outcome.traffic.peak.has_decodes:
-        basis = outcome.plan.replicas.calibration or "a roofline's, a bound"
+        basis = outcome.plan.replicas.calibration or "the data sheet's roofline, a bound"
         plots.pareto(outcome.options, instances, outcome.plan.tpot_s, outcome.fleet, basis, folder / "pareto.png")
     if outcome.bill is not None:
         plots.day(outcome.bill.day, folder / "day.png")

@@ -15,6 +15,7 @@ from planning.instance import Instance
 from planning.kv import kv_transfer_s
 from planning.layouts import Layout
 from replicas.plane import DataPlane
+from replicas.step_time import measured_s
 from sim.errors import ConfigError
 from sim.metrics import NUM_ITL_BINS, tpot_s, ttft_s
 from sim.records import ARRIVAL, ENDED, ENGINE, NEEDS_ARRIVALS, REJECTED, REQUEST, records
@@ -111,7 +112,8 @@ def separate(plan: Plan, fleet: Fleet, arriving: Arriving, working: Mapping[str,
     """Returns what two pools make of the arrivals: the answers of the first, their caches moved, are the second's arrivals.
 
     Both pools are the simulated engine. The first writes one token and is done. The second's prompts cost it nothing but
-    their memory: its arithmetic is free, which decodes do not use up, and its all-reduces are those of its planned batch.
+    their memory: its arithmetic is free, which decodes do not use up, and its all-reduces and what its kernels were measured to
+    take are those of its planned batch.
     Without answers of several tokens there is no second pool.
     """
     router, prompts = plan.trials.router, arriving.rows.copy()
@@ -213,9 +215,13 @@ def _engine(instance: Instance, arriving: Arriving) -> Any:
 
 
 def _decode_engine(instance: Instance, layout: Layout) -> Any:
+    """(1,) ENGINE that reads prompts in no time: what depends on a step's tokens is that of its planned batch."""
     engine = _engine(instance, Arriving(None))
-    engine[0].flops_per_s = np.inf
-    engine[0].comm_s += layout.batch * engine[0].comm_s_per_token
-    engine[0].comm_s_per_token = 0.0
-    engine[0].max_num_batched_tokens = 1_000_000
+    one = engine[0]
+    one.flops_per_s = np.inf
+    one.comm_s += layout.batch * one.comm_s_per_token
+    if one.num_knots:
+        one.overhead_s += measured_s(layout.batch, one)
+    one.comm_s_per_token = one.num_knots = one.mixed_s = one.mixed_kv_s_per_token = one.eager_s = one.launch_s = 0
+    one.max_num_batched_tokens = 1_000_000
     return engine
