@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.plans.confidence import Target, Verdict, judged, share_within, targets_of
 from experiments.plans.config import Plan
 from experiments.plans.demand import Traffic
@@ -18,7 +20,7 @@ from experiments.plans.ttft import check
 from experiments.replications import interval
 from planning.balance import mixed_at
 from sim.errors import ConfigError
-from sim.metrics import percentiles
+from sim.metrics import between, percentile_ranks
 
 AGREES = 0.05
 """Gap up to which a closed form counts as right: what a plan rounds up anyway."""
@@ -217,8 +219,12 @@ def _decode_balance(fleet: Fleet, working: int, context_tokens: float) -> tuple[
 
 def _percentile(values: Any, percentile: str) -> float:
     """The percentile of values that are infinite where a request was never served; NaN without any."""
-    _, found = percentiles(values, [float(percentile[1:])])
-    return float(found[0])
+    if not len(values):
+        return math.nan
+    low, high, weight = (one[0] for one in percentile_ranks(len(values), [float(percentile[1:])]))
+    ordered = np.sort(values)
+    above = ordered[high] if weight > 0 else ordered[low]
+    return math.inf if math.isinf(above) else float(between(ordered[low], above, weight))
 
 
 def _row(quantity: str, closed_form: float, values: list[float]) -> Row:
