@@ -41,7 +41,7 @@ def code() -> dict[str, Any]:
     return {"version": metadata.version("daybreak"), "source_hash": source_hash(), "git_commit": commit}
 
 
-def manifest(run: "RunConfig", counts: dict[str, int], wall_s: float) -> dict[str, Any]:
+def manifest(run: "RunConfig", counts: dict[str, Any], wall_s: float) -> dict[str, Any]:
     """Returns what a result folder says of its origin, where no simulation has more to say."""
     return {
         "name": run.name,

@@ -25,7 +25,7 @@ def dollars_per_million(num_gpus: float, price_per_gpu_hour: float, tokens_per_s
     Raises:
         ValueError: a number is out of range.
     """
-    check_positive("num_gpus", num_gpus)
+    check_not_negative("num_gpus", num_gpus)
     check_not_negative("price_per_gpu_hour", price_per_gpu_hour)
     check_positive("tokens_per_s", tokens_per_s)
     return num_gpus * price_per_gpu_hour / 3600 / tokens_per_s * 1e6
@@ -36,7 +36,8 @@ def token_cost(
 ) -> TokenCost:
     """Returns the costs of a fleet whose GPUs are known by phase: prefill's go to the input tokens, decode's to the output's.
 
-    The first token of an answer is prefill's work and counts as output: below 1 % from a hundred output tokens on.
+    The first token of an answer is prefill's work and counts as output: below 1 % from a hundred output tokens on. Answers of
+    one token have no decode GPUs, and cost nothing by this rule.
     """
     return TokenCost(
         "prefill GPUs to input tokens, decode GPUs to output tokens",

@@ -8,6 +8,7 @@ import numpy as np
 
 from planning.steps import decode_step_s, equal_requests, prefill_s
 from replicas.catalog import Gpu, Model
+from replicas.memory import kv_bytes_per_token
 from replicas.roofline import NETWORK_BYTES_PER_S
 from replicas.step_time import is_outside_range
 from replicas.surrogate import Surrogate
@@ -87,8 +88,9 @@ class Instance:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of one token's KV in all GPUs together."""
-        return float(self.engine.kv_bytes_per_token) * self.num_stages
+        """Bytes of one token's KV in all GPUs together; a calibrated engine's own count holds time, not bytes."""
+        size = self.replicas.tensor_parallel_size
+        return size * self.num_stages * kv_bytes_per_token(self.stage_model, size, self.replicas.kv_element_bytes)
 
     @property
     def weight_bytes(self) -> float:
@@ -180,10 +182,12 @@ class Instance:
         return self.num_stages * self._arithmetic(prompt_tokens, cached_tokens)
 
     def _arithmetic(self, prompt_tokens: float, cached_tokens: float = 0) -> float:
-        """FLOPs of one stage's prefill."""
+        """FLOPs of one stage's prefill, or of a whole one on a GPU of a group; by the model, as a calibration has none."""
         cached = round(cached_tokens)
-        batch, engine = equal_requests(1, round(prompt_tokens) - cached, cached), self.engine
-        return float(batch.num_tokens * engine.flops_per_token + batch.attended_tokens * engine.flops_per_attended_token)
+        batch = equal_requests(1, round(prompt_tokens) - cached, cached)
+        model = self.model if self.expert_parallel_size > 1 else self.stage_model
+        per_attended_token = 4.0 * model.layers * model.heads * model.head_dim
+        return float(batch.num_tokens * 2.0 * model.num_active_params + batch.attended_tokens * per_attended_token)
 
     def _hops_s(self, num_tokens: float) -> float:
         """Seconds that the hidden states of some tokens spend between the stages."""

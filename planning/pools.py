@@ -10,6 +10,15 @@ from sim.checks import check_not_negative, check_positive, check_share, check_wh
 from sim.queueing import num_in_system
 
 
+def cached_tokens(prompt_tokens: float, cached_share: float) -> float:
+    """Returns what of a prompt need not be computed: its share in the cache, and never its last token.
+
+    >>> cached_tokens(2000, 0.5), cached_tokens(4, 0.9), cached_tokens(1, 0.9)
+    (1000.0, 3.0, 0.0)
+    """
+    return min(prompt_tokens * cached_share, max(0.0, math.floor(prompt_tokens) - 1.0))
+
+
 @dataclass(frozen=True)
 class Demand:
     """What arrives at the peak, in means."""
@@ -29,7 +38,12 @@ class Demand:
     @property
     def cached_tokens(self) -> float:
         """Of a prompt, what need not be computed."""
-        return self.prompt_tokens * self.cached_share
+        return cached_tokens(self.prompt_tokens, self.cached_share)
+
+    @property
+    def has_decodes(self) -> bool:
+        """Whether there are tokens after the first of an answer, which prefill makes; without them nothing has a TPOT."""
+        return self.output_tokens > 1
 
     @property
     def context_tokens(self) -> float:
@@ -108,11 +122,13 @@ def decode_pool(chosen: Layout, demand: Demand, max_utilization: float, num_spar
     Source: the first text, From traffic to GPUs, step 2. Little's law gives the same from the other side.
 
     Raises:
-        ValueError: a number is out of range, or the layout cannot run.
+        ValueError: a number is out of range, the layout cannot run, or answers have one token, which prefill makes.
     """
     check_whole("num_spare", num_spare, 0)
     if chosen.problem:
         raise ValueError(f"{chosen.name} on {chosen.gpu} cannot run: {chosen.problem}")
+    if not demand.has_decodes:
+        raise ValueError("answers of one token have no decode pool")
     load = demand.requests_per_s * (demand.output_tokens - 1)
     number = num_instances(load, chosen.tokens_per_s, max_utilization) + num_spare
     return PoolPlan("decode", number, chosen.num_gpus, load, chosen.tokens_per_s, chosen.binding, num_spare)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sim.checks import check_positive, check_whole
+from sim.checks import check_not_negative, check_positive, check_whole
 
 DAY_S = 86_400.0
 
@@ -12,7 +12,7 @@ class PublishedFleet:
     """One day of a fleet that prefills and decodes on separate nodes. None = not published.
 
     Raises:
-        ValueError: a number is not positive, or the mean is above the peak.
+        ValueError: a number is not positive, the mean is above the peak, or more input is cached than there is.
     """
 
     peak_nodes: float
@@ -31,6 +31,10 @@ class PublishedFleet:
         for name in ("input_tokens", "output_tokens", "input_tokens_per_s_per_node", "output_tokens_per_s_per_node"):
             if (value := getattr(self, name)) is not None:
                 check_positive(name, value)
+        check_not_negative("cached_input_tokens", self.cached_input_tokens)
+        given = self.input_tokens or 0.0
+        if self.cached_input_tokens > given:
+            raise ValueError(f"cached_input_tokens {self.cached_input_tokens:g} is above input_tokens {given:g}")
         if self.mean_nodes > self.peak_nodes:
             raise ValueError(f"mean_nodes {self.mean_nodes:g} is above peak_nodes {self.peak_nodes:g}")
 

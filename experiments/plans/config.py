@@ -83,7 +83,7 @@ class Plan(Study):
 
     kind: Literal["plan"] = Field(description="What is done with the rest")
     traffic: Annotated[Traffic, TRAFFIC] = Field(description="Who arrives when, with how many prompt and output tokens")
-    peak_window_s: float = Field(default=300.0, gt=0, description="The peak is the highest mean rate over so many seconds")
+    peak_window_s: float = Field(default=300.0, gt=0, description="The peak is the highest mean rate over this many seconds")
     slo: Targets = Field(default_factory=Targets, description="The targets; a plan knows ttft_s and tpot_s")
     model: Annotated[Model, Catalogued(catalog.model, catalog.models)] = Field(
         description="The served model: a name of replicas/models.csv such as llama-3.1-70b, or a mapping"
@@ -112,8 +112,16 @@ class Plan(Study):
         description="Share of the peak arithmetic that a prefill reaches, links included; null = by the engine's options",
     )
     max_utilization: float = Field(default=0.8, gt=0, le=1, description="Share of the capacity that the peak may take")
-    num_spare: int = Field(default=0, ge=0, description="Instances of each pool on top, so that as many may fail (N+k)")
-    cached_share: float = Field(default=0.0, ge=0, lt=1, description="Share of each prompt that a prefix cache holds")
+    num_spare: int = Field(
+        default=0, ge=0, description="Instances of each pool on top, so that this many may fail (N+k); no part of simulations"
+    )
+    cached_share: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="Share of each prompt that a prefix cache holds; null = what the traffic's own prompts share, as one "
+        "endless cache would find it, and trials then simulate the caches",
+    )
     pools: Literal["separate", "shared", "cheapest"] = Field(
         default="cheapest",
         description="Prefill and decode on GPUs of their own, or both on all with chunked prefill; the page shows both",
@@ -160,4 +168,6 @@ class Plan(Study):
             raise ValueError("prefill_mfu has no effect with a calibration, which has measured it; leave it out")
         if self.search and not (self.slo.ttft_s or self.slo.tpot_s):
             raise ValueError("search: min_gpus needs targets in slo")
+        if self.search and self.pools == "separate":
+            raise ValueError("search: min_gpus looks for shared pools; pools: separate goes with verify: true")
         return self

@@ -55,27 +55,31 @@ def planned_day(plan: Plan, traffic: Traffic, fleet: Fleet) -> PlannedDay:
     step_s = plan.interval_s
     edges_s = np.arange(0.0, traffic.duration_s + step_s / 2, step_s)
     edges_s = edges_s if len(edges_s) > 1 else np.array([0.0, traffic.duration_s])
-    demand_per_s = rates(plan, edges_s)
+    demand_per_s = rates(plan, edges_s) * traffic.lengths.served_share
     num_nodes = max(1.0, fleet.instance.num_gpus / fleet.hardware.gpus_per_node)  # each loads its own part
     cold_start_s = plan.lifecycle.cold_start_s(fleet.instance.weight_bytes / num_nodes)
     cold_start_steps = int(np.ceil(cold_start_s / step_s))
-    days = tuple(_policy(plan, traffic, fleet, policy, demand_per_s, cold_start_steps) for policy in POLICIES)
+    days = tuple(_policy(traffic, fleet, policy, demand_per_s, cold_start_steps) for policy in POLICIES)
     return PlannedDay(edges_s, demand_per_s, cold_start_s, days)
 
 
 def _policy(
-    plan: Plan, traffic: Traffic, fleet: Fleet, policy: Policy, demand_per_s: NDArray[np.float64], cold_start_steps: int
+    traffic: Traffic, fleet: Fleet, policy: Policy, demand_per_s: NDArray[np.float64], cold_start_steps: int
 ) -> PolicyDay:
     peak_per_s = traffic.peak.requests_per_s
     gpus, capacity = np.zeros(len(demand_per_s)), np.full(len(demand_per_s), np.inf)
-    for pool in fleet.pools:
+    tight = np.zeros(len(demand_per_s), np.bool_)
+    for pool, share in zip(fleet.pools, fleet.max_utilization, strict=True):
         per_instance = pool.capacity / pool.load * peak_per_s  # in requests/s
-        day: Day = replicas_of_day(demand_per_s, per_instance, cold_start_steps, policy, plan.max_utilization, 1)
         most = pool.num_instances - pool.num_spare
+        asked_per_s = np.minimum(demand_per_s, most * per_instance * share)  # no policy has more than the fleet
+        day: Day = replicas_of_day(asked_per_s, per_instance, cold_start_steps, policy, share, 1)
         ready = np.full_like(day.ready, most) if policy == "fixed" else day.ready
         billed = (ready if policy == "fixed" else day.billed) + pool.num_spare
         gpus += billed * pool.gpus_per_instance
-        capacity = np.minimum(capacity, (ready + pool.num_spare) * per_instance)
+        full_at_per_s = (ready + pool.num_spare) * per_instance
+        capacity = np.minimum(capacity, full_at_per_s)
+        tight |= demand_per_s > full_at_per_s * share * (1 + 1e-9)
     gpu_hours = gpus.mean() * 24
     dollars = gpu_hours * fleet.hardware.price_per_gpu_hour
     tokens = traffic.mean_tokens_per_s * DAY_S
@@ -90,5 +94,5 @@ def _policy(
         per_million=float(dollars / tokens * 1e6),
         utilization=float(traffic.mean_per_s * full_gpus / gpus.mean()),
         short_s_per_day=float(np.count_nonzero(demand_per_s > capacity * (1 + 1e-9)) * share_of_day),
-        tight_s_per_day=float(np.count_nonzero(demand_per_s > capacity * plan.max_utilization * (1 + 1e-9)) * share_of_day),
+        tight_s_per_day=float(np.count_nonzero(tight) * share_of_day),
     )

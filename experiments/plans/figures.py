@@ -28,6 +28,15 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.{1 if seconds >= 0.001 else 3}f} ms"
 
 
+def several(number: int, what: str) -> str:
+    """Writes a number of things.
+
+    >>> several(1, "GPU"), several(1440, "GPU")
+    ('1 GPU', '1,440 GPUs')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def minutes(seconds: float) -> str:
     """Writes how long of a day."""
     return "never" if seconds == 0 else f"{seconds / 60:,.0f} min/day"

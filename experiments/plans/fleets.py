@@ -12,7 +12,7 @@ from planning.balance import Mixed, mixed_capacity
 from planning.costs import TokenCost, dollars_per_million, token_cost
 from planning.instance import Instance
 from planning.layouts import Layout, Work, instances, layout
-from planning.pools import Demand, PoolPlan, decode_pool, prefill_pool, shared_pool
+from planning.pools import Demand, PoolPlan, cached_tokens, decode_pool, prefill_pool, shared_pool
 from replicas.capacity import Capacity, capacity
 
 
@@ -37,15 +37,17 @@ class Fleet:
     layout: Layout  # of a full decode
     pools: tuple[PoolPlan, ...]
     demand: Demand
+    max_utilization: tuple[float, ...]  # of each pool: the share of its capacity that the peak may take
     balance: Mixed | None = None  # of a shared instance at its capacity
     bound: Capacity | None = None  # the most that a shared instance could do if every step did the mean step's work
+    closed_form: "Fleet | None" = None  # what the closed form says of this layout, where simulation has said another size
 
     @property
     def extrapolated(self) -> list[str]:
         """Its steps that are larger than any that its calibration was fitted on, in words."""
         demand = self.demand
         found = []
-        if self.layout.batch and self.instance.is_extrapolated(self.layout.batch, 1, demand.context_tokens - 1):
+        if demand.has_decodes and self.instance.is_extrapolated(self.layout.batch, 1, demand.context_tokens - 1):
             found.append(f"{self.layout.batch:,} decodes on {demand.context_tokens:,.0f} tokens each")
         if self.prefill.is_extrapolated(1, demand.prompt_tokens - demand.cached_tokens, demand.cached_tokens):
             found.append(f"a prompt of {demand.prompt_tokens:,.0f} tokens")
@@ -56,6 +58,11 @@ class Fleet:
         """What its step times stand on that nobody measured, besides their size, in words."""
         instances = {id(one): one for one in (self.instance, self.prefill)}.values()
         return [*dict.fromkeys(said for one in instances for said in _outside(one, self.layout.batch))]
+
+    @property
+    def working(self) -> dict[str, int]:
+        """Instances of each pool, the spare ones left out."""
+        return {pool.role: pool.num_instances - pool.num_spare for pool in self.pools}
 
     @property
     def num_gpus(self) -> int:
@@ -175,8 +182,8 @@ def option(
 ) -> Option:
     """Returns what can be made of one GPU.
 
-    The layout of separate pools is the one with the most output tokens/s/GPU within the TPOT target; a shared pool takes the
-    one that needs the fewest GPUs. Ties go to fewer GPUs an instance.
+    The layout of separate pools is the one with the most output tokens/s/GPU within the TPOT target, or the most prompt tokens
+    where answers have one token; a shared pool takes the one that needs the fewest GPUs. Ties go to fewer GPUs an instance.
 
     Args:
         plan: the config.
@@ -193,12 +200,18 @@ def option(
     if plan.prefill_tensor_parallel_size is not None:  # then these prefill nothing, and a long prompt is not theirs
         decoding = [(one, made) for one in candidates if not (made := layout(one, case.work)).problem]
     if decoding and "separate" in arrangements:
-        one, made = max(decoding, key=lambda pair: pair[1].tokens_per_s_per_gpu)
+        one, made = max(decoding, key=lambda pair: _tokens_per_s_per_gpu(pair[0], pair[1], case.demand))
         separate = _separate(plan, hardware, one, made, case)
     if "shared" in arrangements:
         fleets = [fleet for one, made in able if (fleet := _shared(plan, hardware, one, made, case))]
         shared = min(fleets, key=lambda fleet: fleet.num_gpus, default=None)
     return Option(hardware, tuple(made for _, made in found), separate, shared)
+
+
+def _tokens_per_s_per_gpu(one: Instance, made: Layout, demand: Demand) -> float:
+    if demand.has_decodes:
+        return made.tokens_per_s_per_gpu
+    return one.prefill_tokens_per_s(demand.prompt_tokens, demand.cached_tokens) / one.num_gpus
 
 
 def candidates_of(plan: Plan, hardware: Hardware) -> Iterator[Instance]:
@@ -221,7 +234,7 @@ def _laid_out(plan: Plan, one: Instance, case: Case) -> tuple[Instance, Layout]:
         one = one.with_mfu(plan.prefill_mfu, case.demand.prompt_tokens)
     if case.longest is not None:
         tokens, limit_s = case.longest
-        alone_s = one.prefill_s(tokens, tokens * case.demand.cached_share)
+        alone_s = one.prefill_s(tokens, cached_tokens(tokens, case.demand.cached_share))
         if alone_s > limit_s:
             problem = (
                 f"a prompt of {tokens:,.0f} tokens alone takes {alone_s:.3g} s on {made.gpu}, and TTFT may be {limit_s:g} s"
@@ -231,7 +244,10 @@ def _laid_out(plan: Plan, one: Instance, case: Case) -> tuple[Instance, Layout]:
 
 
 def _separate(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet | None:
-    """None where the prefill pool's own instances cannot be built, or are too slow for a long prompt."""
+    """None where the prefill pool's own instances cannot be built, or are too slow for a long prompt.
+
+    Answers of one token have no decode pool: prefill makes it.
+    """
     prefill = one
     if plan.prefill_tensor_parallel_size is not None:
         sizes = instances(plan.replicas, plan.model, hardware.gpu, hardware.gpus_per_node, [])
@@ -240,25 +256,51 @@ def _separate(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case:
         if not able:
             return None
         prefill = able[0]
-    pools = (
-        prefill_pool(prefill, case.demand, plan.max_utilization, plan.num_spare),
-        decode_pool(made, case.demand, plan.max_utilization, plan.num_spare),
-    )
+    pools = [prefill_pool(prefill, case.demand, plan.max_utilization, plan.num_spare)]
+    if case.demand.has_decodes:
+        pools.append(decode_pool(made, case.demand, plan.max_utilization, plan.num_spare))
     derated = tuple(pool.derated(case.capacity_share, plan.max_utilization) for pool in pools)
-    return Fleet("separate", hardware, one, prefill, made, derated, case.demand)
+    shares = (plan.max_utilization,) * len(pools)
+    return Fleet("separate", hardware, one, prefill, made, derated, case.demand, shares)
 
 
 def _shared(plan: Plan, hardware: Hardware, one: Instance, made: Layout, case: Case) -> Fleet | None:
     """None for a pipeline or a group, or where one request in the engine is already too slow."""
     if not one.is_simulated:
         return None
-    demand = case.demand
-    computed = demand.prompt_tokens - demand.cached_tokens
-    lengths = max(1.0, computed), max(1.001, demand.output_tokens)
-    found = mixed_capacity(one.engine, *lengths, plan.tpot_s)
+    demand, tpot_s = case.demand, case.work.tpot_s
+    lengths = max(1.0, demand.prompt_tokens - demand.cached_tokens), demand.output_tokens
+    found = mixed_capacity(one.engine, *lengths, tpot_s)
     if found is None:
         return None
-    bound = capacity(one.engine, *lengths, plan.tpot_s)
+    bound = capacity(one.engine, *lengths, tpot_s)
+    if not bound.is_within_tpot:  # the mean step has a part of a prompt in it, and is no bound on steps that have none
+        bound = capacity(one.engine, *lengths)
     pool = shared_pool(one, found, demand, plan.max_utilization, plan.num_spare)
     pool = pool.derated(case.capacity_share, plan.max_utilization)
-    return Fleet("shared", hardware, one, one, made, (pool,), demand, found, bound)
+    return Fleet("shared", hardware, one, one, made, (pool,), demand, (plan.max_utilization,), found, bound)
+
+
+def why_not(plan: Plan, options: Sequence[Option], case: Case) -> str:
+    """Returns why no fleet can be built, in a line for each layout."""
+    lines = [f"no fleet with pools: {plan.pools} can be built of this hardware:"]
+    for one in options:
+        problems = [
+            f"{made.name}: {made.problem or _why_not_shared(plan, one.hardware, made, case)}" for made in one.layouts
+        ]
+        lines += [
+            f"  {one.hardware.gpu.name}: {problem}" for problem in problems or ["none of tensor_parallel_sizes fits its node"]
+        ]
+    return "\n".join(lines)
+
+
+def _why_not_shared(plan: Plan, hardware: Hardware, made: Layout, case: Case) -> str:
+    """Why a layout that can decode does not make a shared pool, or a pool of its own for prefill."""
+    one = next(one for one in candidates_of(plan, hardware) if _laid_out(plan, one, case)[1].name == made.name)
+    if not one.is_simulated:
+        return "a plan has shared pools of plain engines only"
+    if plan.pools == "separate":
+        return f"no prefill pool of TP{plan.prefill_tensor_parallel_size} can be built beside it"
+    if _shared(plan, hardware, one, made, replace(case, work=replace(case.work, tpot_s=None))) is None:
+        return f"not one request of {case.work.held_tokens:,.0f} tokens fits in its cache"
+    return "a request alone is slower than the TPOT target"

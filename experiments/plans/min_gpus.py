@@ -8,8 +8,14 @@ from typing import Any
 from experiments.plans.confidence import Verdict, judged, targets_of
 from experiments.plans.config import Hardware, Plan
 from experiments.plans.demand import Traffic
+from experiments.plans.figures import several
 from experiments.plans.fleets import Fleet, base_case, candidates_of, option
-from experiments.plans.trial import Ran, arrivals_of, shared
+from experiments.plans.progress import SILENT, Progress
+from experiments.plans.trial import Arriving, Ran, arrivals_of, shared
+from sim.errors import ConfigError
+
+USUALLY_TRIED = 6
+"""Numbers that a bisection looks at, for a guess of how long it takes."""
 
 MOST = 64
 """How many times the closed form's number of replicas a search goes up to before it gives up."""
@@ -17,7 +23,7 @@ MOST = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """One layout: what the closed form says it takes, and what simulation says."""
+    """One layout: what the closed form says it takes, and what simulation says. Replicas are those at work, without spares."""
 
     fleet: Fleet  # by closed form
     least: int  # replicas below which the closed form sees no way: the mean load at all of their capacity
@@ -28,12 +34,22 @@ class Candidate:
     @property
     def planned(self) -> int:
         """Replicas by closed form, headroom included."""
-        return self.fleet.pools[0].num_instances
+        return self.fleet.working["shared"]
+
+    @property
+    def why(self) -> str:
+        """What decided."""
+        return self.remark if self.num_replicas is None else self.tried[self.num_replicas].why
+
+    @property
+    def num_spare(self) -> int:
+        """Replicas on top of either."""
+        return self.fleet.pools[0].num_spare
 
     @property
     def num_gpus(self) -> int | None:
-        """GPUs by simulation."""
-        return None if self.num_replicas is None else self.num_replicas * self.fleet.instance.num_gpus
+        """GPUs by simulation, spares included."""
+        return None if self.num_replicas is None else (self.num_replicas + self.num_spare) * self.fleet.instance.num_gpus
 
     @property
     def dollars_per_hour(self) -> float:
@@ -41,26 +57,37 @@ class Candidate:
         return math.inf if self.num_gpus is None else self.num_gpus * self.fleet.hardware.price_per_gpu_hour
 
 
-def search(plan: Plan, traffic: Traffic) -> list[Candidate]:
+def search(plan: Plan, traffic: Traffic, progress: Progress = SILENT) -> list[Candidate]:
     """Returns every layout that can run, the cheapest answer first.
 
     All candidates see the same arrivals, seed by seed. Layouts are tried in the order of what the closed form says they cost,
     and one whose lower bound already costs as much as the best answer is not simulated at all.
+
+    Raises:
+        ConfigError: no request arrives with a seed, or none of the targets can be measured.
     """
     arriving = {seed: arrivals_of(plan, traffic, seed) for seed in plan.trials.seeds}
-    mean_per_s = _mean_rate(arriving)
+    mean_per_s = _mean_rate(arriving) * traffic.lengths.served_share
+    fleets = sorted(_fleets(plan, traffic), key=lambda one: one.dollars_per_hour)
+    progress.expect("search", USUALLY_TRIED * len(arriving), num_requests(arriving))  # most layouts are pruned
     best, found = math.inf, []
-    for fleet in sorted(_fleets(plan, traffic), key=lambda one: one.dollars_per_hour):
+    for fleet in fleets:
         assert fleet.bound is not None
         least = max(1, math.ceil(mean_per_s / fleet.bound.requests_per_s))
-        price = fleet.instance.num_gpus * fleet.hardware.price_per_gpu_hour
-        if least * price >= best:
-            found.append(Candidate(fleet, least, remark=f"pruned: {least} replicas at least, ${least * price:,.2f} an hour"))
+        smallest = Candidate(fleet, least, num_replicas=least)
+        if smallest.dollars_per_hour >= best:
+            remark = f"pruned: {several(least, 'replica')} at least, ${smallest.dollars_per_hour:,.2f} an hour"
+            found.append(Candidate(fleet, least, remark=remark))
             continue
-        candidate = _searched(plan, fleet, least, arriving)
+        candidate = _searched(plan, fleet, least, arriving, progress)
         found.append(candidate)
         best = min(best, candidate.dollars_per_hour)
     return sorted(found, key=lambda one: one.dollars_per_hour)
+
+
+def num_requests(arriving: dict[int, Arriving]) -> int:
+    """Returns the requests of one seed, on average."""
+    return round(sum(len(one.rows) for one in arriving.values()) / len(arriving))
 
 
 def _fleets(plan: Plan, traffic: Traffic) -> list[Fleet]:
@@ -75,27 +102,29 @@ def _shared(plan: Plan, traffic: Traffic, hardware: Hardware, instance: Any) -> 
     return option(plan, hardware, base_case(plan, traffic), instance, ["shared"]).shared
 
 
-def _mean_rate(arriving: dict[int, Any]) -> float:
+def _mean_rate(arriving: dict[int, Arriving]) -> float:
     """The lowest mean rate of the seeds, in requests/s."""
-    return min(len(rows) / max(float(rows["arrived_at_s"][-1]), 1e-9) for rows in arriving.values())
+    return min(len(one.rows) / max(float(one.rows["arrived_at_s"][-1]), 1e-9) for one in arriving.values())
 
 
-def _searched(plan: Plan, fleet: Fleet, least: int, arriving: dict[int, Any]) -> Candidate:
+def _searched(plan: Plan, fleet: Fleet, least: int, arriving: dict[int, Arriving], progress: Progress) -> Candidate:
     tried: dict[int, Verdict] = {}
     targets = targets_of(plan.slo)
 
     def is_enough(number: int) -> bool:
         def run(seed: int) -> Ran:
-            return shared(arriving[seed], fleet.instance, number, plan.trials.router, seed)
+            with progress.one(f"{number} x {fleet.layout.name} {fleet.hardware.gpu.name}, seed {seed}"):
+                return shared(arriving[seed], fleet.instance, number, plan.trials.router, seed)
 
         if number not in tried:
             tried[number] = judged(run, plan.trials.seeds, targets, plan.trials.confidence)
-        return tried[number].is_enough
+        if tried[number].is_enough is None:
+            raise ConfigError(f"search: min_gpus: {tried[number].why}; give a target on ttft_s")
+        return bool(tried[number].is_enough)
 
-    planned = fleet.pools[0].num_instances
-    number = fewest(is_enough, least, planned, MOST * planned)
+    number = fewest(is_enough, least, fleet.working["shared"], MOST * fleet.working["shared"])
     if number is None:
-        return Candidate(fleet, least, tried, None, f"not met by {max(tried)} replicas: {tried[max(tried)].why}")
+        return Candidate(fleet, least, tried, None, f"not met by {several(max(tried), 'replica')}: {tried[max(tried)].why}")
     remark = f"below the closed form's bound of {least}" if number < least else ""
     return Candidate(fleet, least, tried, number, remark)
 

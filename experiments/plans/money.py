@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from experiments.plans.config import ApiPrice, Plan
 from experiments.plans.day import PlannedDay
 from experiments.plans.demand import Traffic
-from experiments.plans.fleets import Case, Fleet, option
+from experiments.plans.fleets import Fleet
 from planning.costs import blended_price, break_even_utilization
-from planning.layouts import Work
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,14 @@ class BreakEven:
 
 def break_even(plan: Plan, traffic: Traffic, fleet: Fleet, day: PlannedDay) -> list[BreakEven]:
     """Returns the comparison with each API of the plan."""
-    return [_against(plan, traffic, fleet, day, api) for api in plan.api_prices]
+    return [_against(traffic, fleet, day, api) for api in plan.api_prices]
 
 
-def _against(plan: Plan, traffic: Traffic, fleet: Fleet, day: PlannedDay, api: ApiPrice) -> BreakEven:
+def _against(traffic: Traffic, fleet: Fleet, day: PlannedDay, api: ApiPrice) -> BreakEven:
     demand = traffic.peak
     price = blended_price(api.input_per_million, api.output_per_million, demand.prompt_tokens, demand.output_tokens)
     flips_at = break_even_utilization(fleet.full_cost, price)
-    smallest = _smallest(plan, fleet)
+    smallest = _smallest(fleet)
     pays_from = smallest.dollars_per_hour / 3600 / (price * fleet.tokens_per_request / 1e6)
     return BreakEven(
         api=api.name,
@@ -54,13 +53,9 @@ def _against(plan: Plan, traffic: Traffic, fleet: Fleet, day: PlannedDay, api: A
     )
 
 
-def _smallest(plan: Plan, fleet: Fleet) -> Fleet:
+def _smallest(fleet: Fleet) -> Fleet:
     """One instance of each pool, and the spares: the same fleet for next to no traffic."""
-    context = fleet.demand.context_tokens
-    case = Case(replace(fleet.demand, requests_per_s=1e-6), Work(context, context, plan.tpot_s))
-    found = option(plan, fleet.hardware, case, fleet.instance, [fleet.arrangement]).fleet(fleet.arrangement)
-    assert found is not None  # the large one could be built
-    return found
+    return replace(fleet, pools=tuple(replace(pool, num_instances=1 + pool.num_spare) for pool in fleet.pools))
 
 
 def _verdict(fleet: float, api: float) -> str:

@@ -1,42 +1,80 @@
-"""A plan worked out: the traffic, the fleets, the day, the money, what could change it, and what simulation says."""
+"""A plan worked out: the traffic, the fleets, the answer, its day, its money, and what could change it."""
 
 from dataclasses import dataclass
 
+from experiments.plans.answer import Answer, decided
 from experiments.plans.config import Plan
 from experiments.plans.day import PlannedDay, planned_day
 from experiments.plans.demand import Traffic, measured
-from experiments.plans.fleets import Fleet, Option, base_case, option
+from experiments.plans.fleets import Fleet, Option, base_case, option, why_not
 from experiments.plans.money import BreakEven, break_even
+from experiments.plans.progress import SILENT, Progress
 from experiments.plans.sensitivity import Variant, variants
 from experiments.plans.ttft import TtftCheck, check
 from sim.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Everything that the page shows, by closed form."""
+class Bill:
+    """What follows from a fleet."""
 
-    plan: Plan
-    traffic: Traffic
-    options: tuple[Option, ...]
-    fleet: Fleet  # the plan
     ttft: TtftCheck | None
     day: PlannedDay
     money: tuple[BreakEven, ...]
     variants: tuple[Variant, ...]
 
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that the page shows."""
+
+    plan: Plan
+    traffic: Traffic
+    options: tuple[Option, ...]  # by closed form
+    answer: Answer
+    bill: Bill | None  # of the answer; None where there is no answer
+
+    @property
+    def fleet(self) -> Fleet:
+        """What the page is about: the answer, or what the closed form says where there is none."""
+        return self.answer.fleet or self.answer.closed_form
+
     @property
     def alternatives(self) -> list[Fleet]:
-        """The chosen fleet first, then all others that could be built."""
+        """The answer first, then what the closed form would rent, then all others that could be built, by closed form."""
         others = [fleet for one in self.options for fleet in (one.separate, one.shared) if fleet is not None]
-        return [self.fleet, *(fleet for fleet in others if fleet is not self.fleet)]
+        found: dict[tuple[str, str, float], Fleet] = {}
+        for fleet in (self.fleet, self.answer.closed_form, *others):
+            found.setdefault((fleet.name, fleet.arrangement, fleet.dollars_per_hour), fleet)
+        return list(found.values())
+
+    @property
+    def ttft(self) -> TtftCheck | None:
+        """Of the answer's prefill pool, if it has one of its own."""
+        return None if self.bill is None else self.bill.ttft
+
+    @property
+    def day(self) -> PlannedDay:
+        """Of the answer; there must be one."""
+        assert self.bill is not None
+        return self.bill.day
+
+    @property
+    def money(self) -> tuple[BreakEven, ...]:
+        """Of the answer, against each API."""
+        return () if self.bill is None else self.bill.money
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Of the answer."""
+        return () if self.bill is None else self.bill.variants
 
 
-def worked_out(plan: Plan) -> Outcome:
-    """Returns a plan in closed form.
+def worked_out(plan: Plan, progress: Progress = SILENT) -> Outcome:
+    """Returns a plan: in closed form, then by simulation where it asks for that, then what follows for day and money.
 
     Raises:
-        ConfigError: the model runs on none of the GPUs in the way asked for, or nothing arrives.
+        ConfigError: the model runs on none of the GPUs in the way asked for, nothing arrives, or it cannot be simulated.
         TraceError: the traffic's file is wrong.
     """
     traffic = measured(plan)
@@ -44,26 +82,18 @@ def worked_out(plan: Plan) -> Outcome:
     options = tuple(option(plan, hardware, case) for hardware in plan.hardware)
     fleets = [fleet for one in options if (fleet := one.fleet(plan.pools)) is not None]
     if not fleets:
-        raise ConfigError(_why_not(plan, options))
-    fleet = min(fleets, key=lambda one: one.dollars_per_hour)
+        raise ConfigError(why_not(plan, options, case))
+    closed_form = min(fleets, key=lambda one: one.dollars_per_hour)
+    answer = decided(plan, traffic, closed_form, progress)
+    return Outcome(plan, traffic, options, answer, None if answer.fleet is None else billed(plan, traffic, answer.fleet))
+
+
+def billed(plan: Plan, traffic: Traffic, fleet: Fleet) -> Bill:
+    """Returns a fleet's TTFT, day, break-even and sensitivities."""
     day = planned_day(plan, traffic, fleet)
-    return Outcome(
-        plan,
-        traffic,
-        options,
-        fleet,
+    return Bill(
         check(plan, traffic, fleet),
         day,
         tuple(break_even(plan, traffic, fleet, day)),
         tuple(variants(plan, traffic, fleet)),
     )
-
-
-def _why_not(plan: Plan, options: tuple[Option, ...]) -> str:
-    lines = [f"no fleet with pools: {plan.pools} can be built of this hardware:"]
-    for one in options:
-        problems = [f"{made.name}: {made.problem or 'a request alone is slower than the TPOT target'}" for made in one.layouts]
-        lines += [
-            f"  {one.hardware.gpu.name}: {problem}" for problem in problems or ["none of tensor_parallel_sizes fits its node"]
-        ]
-    return "\n".join(lines)

@@ -16,8 +16,8 @@ from experiments.plots import footnote
 from planning.layouts import Layout
 
 _INK, _FAINT, _GRID, _TARGET = "#1f2933", "#7b8794", "#e4e7eb", "#d64545"
-_COLOURS = ("#2f7ed8", "#e8823a", "#3c9d6d", "#8a5cc2", "#b0413e", "#52606d")
-_LINES = ("-", (0, (6, 2)), (0, (2, 1.5)), "-.")
+_COLOURS = ("#2f7ed8", "#e8823a", "#3c9d6d", "#8a5cc2", "#b0413e", "#52606d", "#c2a11f", "#d36ba6")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
 _POLICY_COLOURS = {"fixed": "#9fb3c8", "reactive": "#e8823a", "forecast": "#2f7ed8"}
 
 
@@ -39,17 +39,16 @@ def pareto(
         out: the PNG to write.
         note: a line below it.
     """
-    figure = Figure(figsize=(8.6, 5.0), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(9.4, 5.0), layout="constrained", facecolor="white")
     axes = figure.subplots()
-    able = [(option, made) for option in options for made in option.layouts if not made.problem]
-    names, gpus = (list(dict.fromkeys(all_of)) for all_of in zip(*((made.name, made.gpu) for _, made in able), strict=True))
-    for option, made in able:
-        colour = _COLOURS[names.index(made.name) % len(_COLOURS)]  # a layout has a colour, a GPU a kind of line
-        line = _LINES[gpus.index(made.gpu) % len(_LINES)]
-        curve = _curve(instances[f"{made.gpu} {made.name}"], made, chosen.demand.context_tokens)
-        is_chosen = option.hardware is chosen.hardware and made.name == chosen.layout.name
-        axes.plot(*curve, color=colour, linewidth=1.6, linestyle=line, label=f"{made.gpu} {made.name}")
-        axes.plot(curve[0][-1], curve[1][-1], "o", color=colour, markersize=9 if is_chosen else 5)
+    able = {f"{made.gpu} {made.name}": made for option in options for made in option.layouts if not made.problem}
+    for index, (name, made) in enumerate(able.items()):
+        curve = _curve(instances[name], made, chosen.demand.context_tokens)
+        is_chosen = name == f"{chosen.hardware.gpu.name} {chosen.layout.name}"
+        colour, marker = look(index)
+        width = 2.4 if is_chosen else 1.4
+        axes.plot(*curve, color=colour, linewidth=width, marker=marker, markersize=5, markevery=8, label=name)
+        axes.plot(curve[0][-1], curve[1][-1], marker=marker, color=colour, markersize=10 if is_chosen else 6)
         if is_chosen:
             _annotate(axes, f"the plan: {made.name}, {made.batch:,} requests", (curve[0][-1], curve[1][-1]))
     if tpot_s is not None:
@@ -62,10 +61,24 @@ def pareto(
     axes.set_ylabel("output tokens/s of each GPU", color=_INK)
     axes.set_ylim(0, None)
     axes.set_xlim(0, None)
-    axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
+    num_columns = -(-len(able) // 24)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9, labelcolor=_INK, ncols=num_columns)
     _style(axes)
     footnote(figure, note)
     figure.savefig(out, dpi=130, metadata={"Software": None})
+
+
+def look(index: int) -> tuple[str, Any]:
+    """Returns the colour and the marker of the n-th of several curves; no two have both alike, however many there are.
+
+    >>> len({look(index) for index in range(500)})
+    500
+    >>> look(0), look(8)
+    (('#2f7ed8', 'o'), ('#2f7ed8', 's'))
+    """
+    row, column = divmod(index, len(_COLOURS))
+    star = (row - len(_MARKERS) + 3, 1, 0)  # of more and more points
+    return _COLOURS[column], _MARKERS[row] if row < len(_MARKERS) else star
 
 
 def _annotate(axes: Axes, text: str, place: tuple[float, float]) -> None:

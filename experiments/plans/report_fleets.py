@@ -11,21 +11,23 @@ from experiments.plans.page import Section, Table
 
 def fleets(outcome: Outcome) -> Section:
     """Returns what could be rented, the plan first."""
-    head = ("fleet", "pools", "GPUs", "$/hour", "$/M tokens at peak", "in", "out", "fullest pool", "with one lost")
+    money = ("$/hour", "$/M tokens at peak", "in", "out")
+    head = ("fleet", "pools", "sized by", "GPUs", *money, "fullest pool", "with one lost")
     rows = []
     for fleet in outcome.alternatives:
         cost = fleet.cost(outcome.traffic.peak.requests_per_s)
         worst = max(pool.utilization_without() for pool in fleet.pools)
         rows.append((
-            fleet.name, fleet.arrangement, f"{fleet.num_gpus:,}", f"${fleet.dollars_per_hour:,.2f}", f"${cost.per_million:.4f}",
-            f"${cost.per_million_input:.4f}", f"${cost.per_million_output:.4f}", share(fleet.utilization), share(worst),
+            fleet.name, fleet.arrangement, _sized_by(fleet), f"{fleet.num_gpus:,}", f"${fleet.dollars_per_hour:,.2f}",
+            f"${cost.per_million:.4f}", f"${cost.per_million_input:.4f}", f"${cost.per_million_output:.4f}",
+            share(fleet.utilization), share(worst),
         ))  # fmt: skip
     unable = [one.hardware.gpu.name for one in outcome.options if one.separate is None and one.shared is None]
     rules = dict.fromkeys(f"{fleet.arrangement}: {fleet.cost(1.0).rule}" for fleet in outcome.alternatives)
     return Section(
         "What to rent",
-        ["The first line is the plan, chosen for its price at the peak; the others are what else would carry the same load."],
-        [Table(head, rows, chosen=0)],
+        [_first_line(outcome)],
+        [Table(head, rows, chosen=None if outcome.bill is None else 0)],
         notes=[
             *(f"The model runs on no layout of {name}; see below." for name in unable),
             *_step_times(outcome),
@@ -47,6 +49,22 @@ def _step_times(outcome: Outcome) -> Iterator[str]:
             yield f"{fleet.name}, {fleet.arrangement}, has step times that nobody measured: {'; '.join(found)}."
 
 
+def _sized_by(fleet: Fleet) -> str:
+    return "closed form" if fleet.closed_form is None else "simulation"
+
+
+def _first_line(outcome: Outcome) -> str:
+    if outcome.bill is None:
+        return "Nothing that was tried meets the targets. This is what closed forms would rent, which simulation has refused."
+    if outcome.fleet.closed_form is None:
+        chosen = "The first line is the plan, chosen for its price at the peak"
+        return f"{chosen}; the others are what else would carry the same load."
+    return (
+        "The first line is the plan, at the size that simulation found. The others are what closed forms say of the same load, "
+        "not simulated."
+    )
+
+
 def _prices(outcome: Outcome) -> list[str]:
     dated = [f"{one.gpu.name} ${one.price_per_gpu_hour:g} ({one.price_as_of or 'undated'})" for one in outcome.plan.hardware]
     return [f"Dollars per GPU-hour: {', '.join(dated)}."]
@@ -58,10 +76,11 @@ def pools(outcome: Outcome) -> Section:
     rows = []
     fleets = [fleet for fleet in outcome.alternatives if fleet.hardware is outcome.fleet.hardware]
     for fleet in fleets:
+        by = "" if fleet.closed_form is None else ", simulated"
         for pool in fleet.pools:
             unit = "req/s" if pool.role == "shared" else "tokens/s"
             rows.append((
-                f"{pool.role} ({fleet.layout_of(pool.role)})", str(pool.num_instances), str(pool.num_gpus),
+                f"{pool.role} ({fleet.layout_of(pool.role)}){by}", str(pool.num_instances), str(pool.num_gpus),
                 f"{rate(pool.load)} {unit}", f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "),
                 share(pool.utilization), share(pool.utilization_without()),
             ))  # fmt: skip
@@ -98,33 +117,42 @@ def _shared_notes(fleets: list[Fleet]) -> list[str]:
         full, bound = fleet.balance, fleet.bound
         if full is None or bound is None:
             continue
-        text = (
-            f"A shared {fleet.layout.name} at its capacity of {full.requests_per_s:.4g} req/s: {full.batch:.0f} answers under "
-            f"way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in steps with a prompt, "
-            f"bound by {full.binding.replace('_', ' ')}."
-        )
-        if bound.requests_per_s > full.requests_per_s:
+        binding = full.binding.replace("_", " ")
+        text = f"A shared {fleet.layout.name} at its closed-form capacity of {full.requests_per_s:.4g} req/s: "
+        if fleet.demand.has_decodes:
+            batch = f"{full.batch:.0f}" if full.batch >= 10 else f"{full.batch:.2g}"
+            text += (
+                f"{batch} answers under way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in "
+                f"steps with a prompt, bound by {binding}."
+            )
+        else:
+            text += f"prompts alone, as answers have one token, bound by {binding}."
+        if bound.requests_per_s > 1.001 * full.requests_per_s:
             text += f" If every step did the mean step's work it would be {bound.requests_per_s:.4g}: no engine does more."
         notes.append(f"{text} Means only; simulate before believing it.")
-    return notes
+    return list(dict.fromkeys(notes))
 
 
 def layouts(outcome: Outcome) -> Section:
     """Returns every layout, and why some cannot run."""
+    able = [(one, made) for one in outcome.options for made in one.layouts if not made.problem]
+    problems = [f"{made.name}: {made.problem}." for one in outcome.options for made in one.layouts if made.problem]
+    fleet = outcome.fleet
+    is_chosen = [one.hardware is fleet.hardware and made.name == fleet.layout.name for one, made in able]
+    chosen = is_chosen.index(True) if any(is_chosen) and outcome.bill is not None else None
+    demand = outcome.traffic.peak
+    if not demand.has_decodes:
+        line = "Answers have one token, which prefill makes: nothing is decoded, and no TPOT target binds."
+        return Section("Which layout", [line], [Table(("GPU", "layout"), [(made.gpu, made.name) for _, made in able], chosen)],
+                       notes=problems)  # fmt: skip
     head = ("GPU", "layout", "batch", "bound by", "full step", "tokens/s/user", "tokens/s/GPU", "token alone")
-    rows: list[tuple[str, ...]] = []
-    chosen, problems = None, []
-    for one in outcome.options:
-        for made in one.layouts:
-            if made.problem:
-                problems.append(f"{made.name}: {made.problem}.")
-                continue
-            if one.hardware is outcome.fleet.hardware and made.name == outcome.fleet.layout.name:
-                chosen = len(rows)
-            rows.append((
-                made.gpu, made.name, f"{made.batch:,}", made.binding.replace("_", " "), duration(made.step_s),
-                f"{made.tokens_per_s_per_user:,.0f}", f"{made.tokens_per_s_per_gpu:,.0f}", duration(made.alone_s),
-            ))  # fmt: skip
-    context = outcome.traffic.peak.context_tokens
+    rows = [
+        (
+            made.gpu, made.name, f"{made.batch:,}", made.binding.replace("_", " "), duration(made.step_s),
+            f"{made.tokens_per_s_per_user:,.0f}", f"{made.tokens_per_s_per_gpu:,.0f}", duration(made.alone_s),
+        )
+        for _, made in able
+    ]  # fmt: skip
+    context = demand.context_tokens
     line = f"A decode instance full of requests of {context:,.0f} tokens, prompt and half the answer, within the TPOT target."
     return Section("Which layout", [line], [Table(head, rows, chosen)], "plots/pareto.png", problems)

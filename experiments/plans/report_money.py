@@ -82,6 +82,8 @@ def sensitivity(outcome: Outcome) -> Section:
             )
         )
     line = "One thing changed at a time, the layout kept."
+    if base.closed_form is not None:
+        line += " The simulated number is changed in the proportion in which the closed form changes; not simulated again."
     return Section("What would change it", [line], [Table(("if", "instances", "GPUs", "more or less"), rows, chosen=0)])
 
 

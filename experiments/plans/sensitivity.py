@@ -7,6 +7,7 @@ import numpy as np
 from experiments.plans.config import Plan
 from experiments.plans.demand import Traffic
 from experiments.plans.fleets import Case, Fleet, base_case, option
+from experiments.plans.sizes import in_proportion
 from planning.layouts import layout
 
 
@@ -34,10 +35,11 @@ def variants(plan: Plan, traffic: Traffic, fleet: Fleet) -> list[Variant]:
         "capacity 20 % lower": replace(base, capacity_share=0.8),
     }
     for share in (0.25, 0.5, 0.75):
-        if share > plan.cached_share:
+        if share > base.demand.cached_share:
             name = f"a prefix cache holds {share * 100:.0f} % of each prompt"
             cases[name] = replace(base, demand=replace(base.demand, cached_share=share))
-    cases |= _by_memory(traffic, base)
+    if base.demand.has_decodes and fleet.arrangement == "separate":  # a shared pool's balance is of means alone
+        cases |= _by_memory(traffic, base)
     return [Variant(name, _refitted(plan, fleet, case)) for name, case in cases.items()]
 
 
@@ -61,4 +63,5 @@ def _refitted(plan: Plan, fleet: Fleet, case: Case) -> Fleet | None:
     bare = fleet.instance
     if layout(bare, case.work).problem:
         return None
-    return option(plan, fleet.hardware, case, bare, [fleet.arrangement]).fleet(fleet.arrangement)
+    found = option(plan, fleet.hardware, case, bare, [fleet.arrangement]).fleet(fleet.arrangement)
+    return None if found is None else in_proportion(found, fleet)

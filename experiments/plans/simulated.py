@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments.plans.confidence import targets_of
-from experiments.plans.min_gpus import Candidate, search
+from experiments.plans.confidence import percent, targets_of
+from experiments.plans.figures import several
+from experiments.plans.min_gpus import Candidate
 from experiments.plans.outcome import Outcome
 from experiments.plans.page import Section, Table
-from experiments.plans.verify import Row, Verification, verified
-from sim.errors import ConfigError
+from experiments.plans.verify import Row, Verification
 
 Rows = list[dict[str, Any]]
 
@@ -25,26 +25,27 @@ class Simulated:
 
 
 def simulated(outcome: Outcome) -> Simulated:
-    """Runs the trials that the plan asks for."""
-    made = Simulated()
-    if outcome.plan.search == "min_gpus":
-        candidates = search(outcome.plan, outcome.traffic)
+    """Returns what was found by the trials that decided the answer."""
+    made, answer = Simulated(), outcome.answer
+    if answer.candidates is not None:
+        candidates = list(answer.candidates)
         made.said.append(f"Searched by simulation: {_answer(candidates)}")
         made.sections.append(_search_section(outcome, candidates))
         made.tables["search"] = _search_rows(candidates)
         made.data["min_gpus"] = [_search_data(one) for one in candidates]
-    if outcome.plan.verify:
-        if not outcome.fleet.instance.is_simulated:
-            layout = outcome.fleet.layout.name
-            raise ConfigError(
-                f"verify: the simulated engine has no pipelines nor groups that share experts; the plan is {layout}"
-            )
-        found = verified(outcome)
+    if answer.verification is not None:
+        found = answer.verification
         made.said.append(f"Checked by simulation: {_verdict(found)}")
         made.sections.append(_verify_section(outcome, found))
         made.tables["verification"] = [row._asdict() | {"gap": row.gap, "verdict": _said(row)} for row in found.rows]
-        made.data["verified"] = {"is_enough": found.is_enough.is_enough, "why": found.is_enough.why, "needed": found.needed}
+        made.data["verified"] = _verified_data(found)
     return made
+
+
+def _verified_data(found: Verification) -> dict[str, Any]:
+    verdict = found.is_enough
+    checked = {"checked": found.fleet.working, "is_enough": verdict.is_enough, "why": verdict.why}
+    return checked | {"needed": found.needed, "settled": found.settled}
 
 
 def _traffic_line(outcome: Outcome) -> str:
@@ -66,7 +67,7 @@ def _search_section(outcome: Outcome, candidates: list[Candidate]) -> Section:
     for one in candidates:
         is_met = one.num_replicas is not None
         last = one.tried[one.num_replicas].why if one.num_replicas is not None else one.remark
-        gap = f"{one.num_replicas / one.planned - 1:+.0%}".replace("%", " %") if one.num_replicas is not None else "-"
+        gap = f"{100 * (one.num_replicas / one.planned - 1):+.0f} %" if one.num_replicas is not None else "-"
         rows.append((
             f"{one.fleet.layout.name} {one.fleet.hardware.gpu.name}", str(one.least), str(one.planned),
             str(one.num_replicas) if is_met else "-", str(one.num_gpus) if is_met else "-",
@@ -76,9 +77,17 @@ def _search_section(outcome: Outcome, candidates: list[Candidate]) -> Section:
     notes = [
         "bound: the mean rate if every step did the mean step's work, at all of its capacity; closed form: the peak at "
         f"{outcome.plan.max_utilization * 100:.0f} % of it. Simulated as shared pools, of replicas that are all ready.",
+        *_spares(outcome, "bound, closed form, simulated and tried; GPUs and $/hour include them"),
         *(f"{one.fleet.layout.name}: {one.remark}." for one in candidates if one.remark and one.num_replicas is not None),
     ]
-    return Section("The fewest GPUs, by simulation", lines, [Table(head, rows, 0 if candidates else None)], notes=notes)
+    table = Table(head, rows, 0 if outcome.answer.is_searched else None)
+    return Section("The fewest shared replicas, by simulation", lines, [table], notes=notes)
+
+
+def _spares(outcome: Outcome, what: str) -> list[str]:
+    number = outcome.plan.num_spare
+    text = f"The {number} to spare (num_spare) of each pool take no part in simulations and are left out of {what}."
+    return [text] if number else []
 
 
 def _answer(candidates: list[Candidate]) -> str:
@@ -88,10 +97,14 @@ def _answer(candidates: list[Candidate]) -> str:
     if best.num_replicas is None:
         return f"no number of replicas that was tried is enough: {best.remark}."
     below = best.tried.get(best.num_replicas - 1)
-    why = f"; {best.num_replicas - 1} are not enough ({below.why})" if below else ""
+    less = best.num_replicas - 1
+    why = f"; {less} {'is' if less == 1 else 'are'} not enough ({below.why})" if below else ""
     which = "right" if best.num_replicas == best.planned else ("too few" if best.num_replicas > best.planned else "too many")
     where = f"{best.fleet.layout.name} on {best.fleet.hardware.gpu.name}"
-    return f"{best.num_replicas} replicas of {where}, {best.num_gpus} GPUs{why}. The closed form said {best.planned}: {which}."
+    spare = f" and {best.num_spare} to spare" if best.num_spare else ""
+    said = f"{best.planned}{', spares left out' if best.num_spare else ''}"
+    replicas, gpus = several(best.num_replicas, "replica"), several(best.num_gpus or 0, "GPU")
+    return f"{replicas} of {where}{spare}, {gpus}{why}. The closed form said {said}: {which}."
 
 
 def _search_rows(candidates: list[Candidate]) -> Rows:
@@ -117,6 +130,7 @@ def _search_data(one: Candidate) -> dict[str, Any]:
         "bound": one.least,
         "closed_form": one.planned,
         "num_replicas": one.num_replicas,
+        "num_spare": one.num_spare,
         "num_gpus": one.num_gpus,
         "remark": one.remark,
     }
@@ -128,17 +142,17 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
         (row.quantity, _number(row.closed_form), _number(row.simulated), _number(row.half_width), _percent(row.gap), _said(row))
         for row in found.rows
     ]
-    shares = [
-        f"{target}: " + ", ".join(f"{share * 100:.2f} %" for share in given) + " of the requests"
-        for target, given in found.shares.items()
-    ]
+    shares = [f"{target}: {_shares(given)}" for target, given in found.shares.items()]
     traffic = outcome.traffic
     notes = [
         "TPOT is held against the mean time of a token, which all requests share: a request that meets more prompts than the "
-        "mean is slower. Instances: the fewest with which the targets hold, one pool at a time, the other as planned.",
+        "mean is slower. Instances: the fewest with which the targets hold, one pool at a time, the other as above.",
         f"The closed form counts {traffic.peak.context_tokens:,.0f} tokens of context for each request of a batch; as long "
         f"answers stay longer, a batch of this traffic holds {traffic.biased_context_tokens:,.0f} each.",
+        *_spares(outcome, "this table"),
     ]
+    if not traffic.peak.has_decodes:
+        notes = ["Answers of one token have no TPOT.", *notes[2:]]
     if found.outside_share:
         notes.append(
             f"{found.outside_share:.1%} of the steps are larger than any that the calibration was fitted on.".replace("%", " %")
@@ -148,8 +162,9 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
         [
             f"Simulated, {_verdict(found)}",
             _traffic_line(outcome),
-            f"{found.num_requests:,} requests a seed, {found.num_refused} of all refused as no instance can hold them, "
-            f"{found.num_preemptions:,} preemptions. " + "; ".join(shares) + ".",
+            f"The table is of {_named(found.settled or found.fleet.working)}.",
+            f"{found.num_requests:,} requests a seed, {found.num_refused:,} of all refused as no instance can hold them, "
+            f"{found.num_preemptions:,} preemptions." + (f" {'; '.join(shares)}." if shares else ""),
         ],
         [Table(head, rows)],
         notes=notes,
@@ -157,19 +172,35 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
 
 
 def _verdict(found: Verification) -> str:
-    wanted = found.needed
-    fewest = " and ".join(f"{number} {role}" for role, number in wanted.items() if number is not None)
-    impossible = " or ".join(role for role, number in wanted.items() if number is None)
-    answer = "is enough" if found.is_enough.is_enough else "is NOT enough"
-    needs = f"; the fewest that meet the targets are {fewest} instances, one pool at a time" if fewest else ""
-    never = f"; no number of {impossible} instances that was tried meets them" if impossible else ""
-    return f"the planned fleet {answer} ({found.is_enough.why}){needs}{never}."
+    whose = "the search" if found.fleet.closed_form else "the closed form"
+    checked = f"{whose}'s {_named(found.fleet.working)}"
+    if found.is_enough.is_enough is None:
+        return f"nothing can be said of {checked}: {found.is_enough.why}."
+    fewest = {role: number for role, number in found.needed.items() if number is not None}
+    needs = f"; the fewest that meet the targets: {_named(fewest)}" if fewest else ""
+    needs += ", one pool at a time" if len(fewest) > 1 else ""
+    if found.settled is None:
+        needs = "; no number of instances that was tried meets the targets"
+    be = "is" if sum(found.fleet.working.values()) == 1 else "are"
+    return f"{checked} {be} {'enough' if found.is_enough.is_enough else 'NOT enough'} ({found.is_enough.why}){needs}."
+
+
+def _named(working: dict[str, int]) -> str:
+    """19 prefill and 9 decode instances."""
+    instances = "instance" if sum(working.values()) == 1 else "instances"
+    return f"{' and '.join(f'{number} {role}' for role, number in working.items())} {instances}"
+
+
+def _shares(given: list[float]) -> str:
+    if all(map(math.isnan, given)):
+        return percent(math.nan)
+    return f"{', '.join(map(percent, given))} of the requests"
 
 
 def _said(row: Row) -> str:
     if row.quantity.endswith("instances"):
         if math.isnan(row.gap):
-            return "not to be met"
+            return "no target of its own, or none to be met"
         if row.gap == 0:
             return "as planned"
         return "closed form optimistic" if row.gap > 0 else "closed form has room"
@@ -177,8 +208,10 @@ def _said(row: Row) -> str:
 
 
 def _number(value: float) -> str:
+    if math.isinf(value):
+        return "never"
     return "-" if math.isnan(value) else f"{value:,.4g}"
 
 
 def _percent(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value * 100:+.1f} %"
+    return f"{value * 100:+.1f} %" if math.isfinite(value) else "-"

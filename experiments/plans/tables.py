@@ -36,6 +36,7 @@ COLUMNS: dict[str, tuple[str, tuple[Column, ...]]] = {
             Column("gpu", _TEXT, "the GPU", False),
             Column("arrangement", _TEXT, "separate or shared pools", False),
             Column("is_chosen", pa.bool_(), "whether it is part of the plan", False),
+            Column("sized_by", _TEXT, "closed form, or the simulation that says how many there must be", False),
             Column("role", _TEXT, "prefill, decode or shared", False),
             Column("layout", _TEXT, "the instance's parallelism", False),
             Column("num_instances", _WHOLE, "instances, spares included", False),
@@ -98,8 +99,8 @@ COLUMNS: dict[str, tuple[str, tuple[Column, ...]]] = {
         (
             Column("gpu", _TEXT, "the GPU", False),
             Column("layout", _TEXT, "the replica's parallelism", False),
-            Column("num_replicas", _WHOLE, "replicas", False),
-            Column("num_gpus", _WHOLE, "GPUs", False),
+            Column("num_replicas", _WHOLE, "replicas at work, without spares", False),
+            Column("num_gpus", _WHOLE, "their GPUs", False),
             Column("is_enough", pa.bool_(), "whether all targets were met with the stated confidence", False),
             Column("why", _TEXT, "the target that decided", False),
             Column("num_seeds", _WHOLE, "seeds that it took to decide", False),

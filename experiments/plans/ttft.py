@@ -10,7 +10,9 @@ from experiments.plans.config import Plan
 from experiments.plans.demand import Traffic
 from experiments.plans.fleets import Fleet
 from planning.kv import kv_transfer_s
+from planning.pools import cached_tokens
 from planning.queue_paths import waits_at_random_s, waits_in_one_line_s
+from sim.metrics import percentiles
 from sim.queueing import mg1
 from sim.randomness import stream
 
@@ -24,7 +26,7 @@ _GRID = 64  # prompt lengths whose prefill is computed; between them it is all b
 class TtftCheck:
     """TTFT of a prefill pool at the peak, in seconds: routed at random, and as if all instances shared one line."""
 
-    num_instances: int
+    num_instances: int  # at work, without spares
     percentile: str
     limit_s: float
     prefill_s: float  # of the mean prompt
@@ -32,7 +34,7 @@ class TtftCheck:
     mean_wait_s: float  # by Pollaczek and Khinchine, routed at random
     random_s: float  # the percentile
     one_line_s: float
-    less_one_s: float  # in one line, with one instance lost
+    less_one_s: float  # in one line, with one instance lost of all, spares included
     num_for_random: int | None  # instances that random routing would need; None = more than MOST_EXTRA times as many
     num_for_one_line: int | None
 
@@ -60,7 +62,7 @@ def check(plan: Plan, traffic: Traffic, fleet: Fleet) -> TtftCheck | None:
     percent = float(percentile[1:])
     queue = _Queue(plan.seed, gaps_s, services_s, percent)
     scv = float(services_s.var() / services_s.mean() ** 2)
-    working = pool.num_instances
+    working = pool.num_instances - pool.num_spare
     rate_per_s = demand.requests_per_s / working
     random_s, one_line_s = queue.at_random_s(working), queue.in_one_line_s(working)
     is_stable = rate_per_s * services_s.mean() < 1
@@ -73,7 +75,7 @@ def check(plan: Plan, traffic: Traffic, fleet: Fleet) -> TtftCheck | None:
         mean_wait_s=mg1(rate_per_s, float(services_s.mean()), scv).wait_s if is_stable else np.inf,
         random_s=random_s,
         one_line_s=one_line_s,
-        less_one_s=queue.in_one_line_s(working - 1) if working > 1 else np.inf,
+        less_one_s=queue.in_one_line_s(pool.num_instances - 1) if pool.num_instances > 1 else np.inf,
         num_for_random=_fewest(queue.at_random_s, working, random_s, targets[percentile]),
         num_for_one_line=_fewest(queue.in_one_line_s, working, one_line_s, targets[percentile]),
     )
@@ -96,7 +98,8 @@ class _Queue:
         return self._percentile(waits_in_one_line_s(self.gaps_s, self.services_s, num_instances))
 
     def _percentile(self, waits_s: Any) -> float:
-        return float(np.percentile(waits_s + self.services_s, self.percent))
+        _, found = percentiles(waits_s + self.services_s, [self.percent])
+        return float(found[0])
 
 
 def _fewest(ttft_s: Any, planned: int, planned_s: float, limit_s: float) -> int | None:
@@ -114,9 +117,9 @@ def _fewest(ttft_s: Any, planned: int, planned_s: float, limit_s: float) -> int 
 
 def _services_s(fleet: Fleet, traffic: Traffic) -> NDArray[np.float64]:
     """The prefill time of each sampled prompt, by interpolation between a grid of lengths."""
-    share = 1 - traffic.peak.cached_share
+    share = traffic.peak.cached_share
     longest = int(traffic.prompts.max())
-    grid = np.unique(np.geomspace(2, max(longest, 3), _GRID).round().astype(np.int64))
-    seconds = [fleet.prefill.prefill_s(prompt, min(prompt - 1, prompt * (1 - share))) for prompt in grid.tolist()]
+    grid = np.unique(np.geomspace(1, max(longest, 2), _GRID).round().astype(np.int64))
+    seconds = [fleet.prefill.prefill_s(prompt, cached_tokens(prompt, share)) for prompt in grid.tolist()]
     found: NDArray[np.float64] = np.interp(traffic.prompts, grid, seconds)
     return found

@@ -21,7 +21,7 @@ from experiments.plans.page import as_text
 from experiments.plans.report import page
 from experiments.plans.run import document
 from experiments.plans.simulated import simulated
-from experiments.plans.trial import Ran, arrivals_of, separate, shared
+from experiments.plans.trial import Arriving, Ran, arrivals_of, separate, shared
 from experiments.settings.loading import load
 from sim.errors import ConfigError
 from tests.shared import shared as shared_file
@@ -58,7 +58,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def opening() -> Outcome:
-    (one,) = load(OPENING)
+    (one,) = load(OPENING, ["verify=false"])
     return worked_out(one.experiment)
 
 
@@ -84,7 +84,7 @@ def test_the_same_on_b200s_is_tp2(opening: Outcome) -> None:
 def test_e35_prefill_and_decode_have_a_parallelism_each(prefill: int | None, decode: int, instances: list[int]) -> None:
     """400,000 prompt tokens/s at 6,884 tokens/s/GPU, 80 % full: 36.3 of TP2, 18.2 of TP4. Decodes: 79,800 at 2,219."""
     sets = ["hardware=[{gpu: h100-sxm, price_per_gpu_hour: 2}]", f"tensor_parallel_sizes=[{decode}]", "pools=separate"]
-    (one,) = load(OPENING, [*sets, f"prefill_tensor_parallel_size={'null' if prefill is None else prefill}"])
+    (one,) = load(OPENING, ["verify=false", *sets, f"prefill_tensor_parallel_size={'null' if prefill is None else prefill}"])
     outcome = worked_out(one.experiment)
     fleet = outcome.fleet
     assert [pool.num_instances for pool in fleet.pools] == instances
@@ -259,8 +259,10 @@ def test_who_is_never_served_misses_every_target() -> None:
 
 def test_two_pools_in_a_row_serve_everybody_and_more_instances_serve_faster(opening: Outcome) -> None:
     plan = opening.plan
-    rows = arrivals_of(plan, opening.traffic, 1)[:20_000]
-    few, many = (separate(plan, opening.fleet, rows, 14, number, 1) for number in (7, 20))
+    rows = arrivals_of(plan, opening.traffic, 1).rows[:20_000]
+    few, many = (
+        separate(plan, opening.fleet, Arriving(rows), {"prefill": 14, "decode": number}, 1) for number in (7, 20)
+    )
     is_served = np.isfinite(few.ttft_s)
     too_long = rows["num_prompt_tokens"] + 1 > plan.replicas.max_model_len
     assert (is_served == ~too_long).all()
@@ -377,7 +379,7 @@ def test_a_model_that_fits_nowhere_is_told_why(tmp_path: Path) -> None:
 def test_what_the_simulated_engine_does_not_know_is_not_verified() -> None:
     (one,) = load(CONFIGS / "plan_deepseek_day.yaml", ["verify=true"])
     with pytest.raises(ConfigError, match="the plan is EP144"):
-        simulated(worked_out(one.experiment))
+        worked_out(one.experiment)
 
 
 def test_deepseeks_day_fits_itself_and_is_within_the_roofline() -> None:
