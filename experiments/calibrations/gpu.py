@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 from experiments import provenance
 from experiments.calibrations.gpu_config import CalibrateGpu
 from experiments.results.tables import write_json
-from experiments.served.results import Served, choose
+from experiments.served.results import Served, choose, not_included, what_is_left_out
 from experiments.served.rows import read_served
 from experiments.served.simulated import Outcome, simulate
 from experiments.settings.loading import RunConfig
@@ -53,12 +53,14 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     config = run.experiment
     assert isinstance(config, CalibrateGpu), "only fits to served results come here"
     started = time.perf_counter()
-    chosen, problems = choose(read_served(config.served), config.include, config.exclude)
-    others = [one.name for one in chosen if one.gpu != config.gpu.name]
-    if others:
-        problems[f"not on {config.gpu.name}"] = others
-    chosen = [one for one in chosen if one.gpu == config.gpu.name]
-    if len(chosen) * len(FITTED) < len(config.free):
+    results = read_served(config.served)
+    chosen, problems = choose(results, config.include, config.exclude)
+    elsewhere = [one.name for one in chosen if one.gpu != config.gpu.name]
+    without = [one.name for one in chosen if one.name not in elsewhere and not _num_fitted(one)]
+    for reason, names in ((f"not on {config.gpu.name}", elsewhere), ("no mean of TTFT or TPOT, which are fitted", without)):
+        problems |= {reason: names} if names else {}
+    chosen = [one for one in chosen if one.name not in elsewhere + without]
+    if sum(map(_num_fitted, chosen)) < len(config.free):
         reasons = "; ".join(f"{len(names)} {problem}" for problem, names in problems.items())
         raise ConfigError(
             f"{config.served}: {len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} "
@@ -69,9 +71,17 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         found, outcomes = fit(config, chosen, kernels, partial / FILE)
         write_gpu(_calibration(config, found, kernels, chosen, outcomes), partial / FILE)
-        lines = [f"{_counted(len(names))} left out: {problem}" for problem, names in problems.items()]
+        others_of_file = not_included(results, chosen, problems)
+        lines = what_is_left_out(chosen, problems, others_of_file)
         (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
-        write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
+        about = {"left_out": {why: len(names) for why, names in problems.items()}, "not_included": others_of_file}
+        manifest = provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started)
+        write_json(partial / "manifest.json", manifest | about)
+
+
+def _num_fitted(served: Served) -> int:
+    """Returns how many of its means the fit can use; an answer of one token has no TPOT."""
+    return sum(bool(np.isfinite(served.real.value(metric, "mean"))) for metric, _ in FITTED)
 
 
 def fit(

@@ -45,7 +45,11 @@ COLUMNS = (
         pa.float64(),
         "standard deviation between draws of the arrivals, over their mean; null = one draw, or arrivals are not random",
     ),
-    Column("is_within", pa.bool_(), "whether the error is within the tolerance, or the repeat spread where that is larger"),
+    Column(
+        "is_within",
+        pa.bool_(),
+        "whether the error is within the tolerance, or the repeat spread where that is larger; null = no simulated value",
+    ),
 )
 """The columns of errors.parquet."""
 
@@ -106,7 +110,7 @@ def errors(
                 "repeat_spread": spread,
                 "per_step_time": float("nan"),
                 "draw_spread": float("nan"),
-                "is_within": bool(abs(error) <= np.nanmax([tolerance, spread])),
+                "is_within": bool(abs(error) <= np.nanmax([tolerance, spread])) if np.isfinite(error) else None,
             }
         )
     return rows

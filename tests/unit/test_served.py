@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import yaml
 
+from experiments.served.chats import TEMPLATE_S
 from experiments.served.repeats import repeats
 from experiments.served.results import Served, choose
-from experiments.served.rows import TEMPLATE_S, read_served
+from experiments.served.rows import read_served
 from experiments.served.simulated import Outcome, engine_options, experiment_of, simulate
 from experiments.validations.errors import Measures
 from replicas import catalog
@@ -285,7 +286,8 @@ def test_closed_loops_are_read(tmp_path: Path) -> None:
         "gap-analysis/x.csv,agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,vllm,0.12,,50,9",
     ]
     (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
-    one, other, unknown = read_served(tmp_path / "silicon.csv")
+    one, apart, other, unknown = read_served(tmp_path / "silicon.csv")
+    assert apart.problem == "mode disagg, not agg: prefill and decode have engines of their own"
     assert (one.name, one.max_concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/1000-100/c4", 4, "")
     assert (one.num_requests, one.arguments["max_num_seqs"], one.arguments["kv_cache_dtype"]) == (40, 4, "auto")
     assert one.real.value("tpot_s", "mean") == 0.012
