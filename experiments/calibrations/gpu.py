@@ -11,16 +11,16 @@ from scipy.optimize import least_squares
 
 from experiments import provenance
 from experiments.calibrations.gpu_config import CalibrateGpu
+from experiments.calibrations.gpu_kernels import kernel_times_of, start_of
 from experiments.results.tables import write_json
 from experiments.served.results import Served, choose, not_included, what_is_left_out
 from experiments.served.rows import read_served
 from experiments.served.simulated import Outcome, simulate
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
-from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
+from replicas.calibration.aiconfigurator import LeftOut
 from replicas.calibration.file import FittedRange
 from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
-from replicas.calibration.kernel_tables import read_kernel_times
 from replicas.calibration.kernel_times import KernelTimes
 from sim.errors import ConfigError
 
@@ -66,15 +66,19 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
             f"{config.served}: {len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} "
             f"coefficients{f'; left out: {reasons}' if reasons else ''}"
         )
-    kernels = kernel_times_of(config)
+    kernels_left_out = LeftOut()
+    kernels = kernel_times_of(config, kernels_left_out)
+    start = start_of(config, kernels_left_out)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
-        found, outcomes = fit(config, chosen, kernels, partial / FILE)
+        found, outcomes = fit(config, start, chosen, kernels, partial / FILE)
         write_gpu(_calibration(config, found, kernels, chosen, outcomes), partial / FILE)
         others_of_file = not_included(results, chosen, problems)
         lines = what_is_left_out(chosen, problems, others_of_file)
+        lines += [f"{num:,} rows of kernel tables left out: {why}" for why, num in kernels_left_out.items()]
         (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
         about = {"left_out": {why: len(names) for why, names in problems.items()}, "not_included": others_of_file}
+        about |= {"kernels_left_out": dict(kernels_left_out)} if kernels_left_out else {}
         manifest = provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started)
         write_json(partial / "manifest.json", manifest | about)
 
@@ -85,17 +89,18 @@ def _num_fitted(served: Served) -> int:
 
 
 def fit(
-    config: CalibrateGpu, chosen: Sequence[Served], kernels: KernelTimes | None, scratch: Path
+    config: CalibrateGpu, begin: Efficiencies, chosen: Sequence[Served], kernels: KernelTimes | None, scratch: Path
 ) -> tuple[Efficiencies, list[Outcome]]:
     """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
 
     Args:
-        config: start, free coefficients and the results' prompts.
+        config: free coefficients and the results' prompts.
+        begin: where the fit starts.
         chosen: the served results.
         kernels: what single kernels take, if that is known.
         scratch: a file to hold the coefficients that are tried.
     """
-    start = start_of(config).model_dump()
+    start = begin.model_dump()
     scale = np.array([start[name] or _SMALL[name] for name in config.free])
     upper = np.array([LIMITS.get(name, np.inf) for name in config.free]) / scale
 
@@ -123,34 +128,6 @@ def fit(
         max_nfev=config.max_rounds,
     )
     return at(found.x)
-
-
-def start_of(config: CalibrateGpu) -> Efficiencies:
-    """Returns where the fit starts: `start`, with what kernel tables say in its place.
-
-    Raises:
-        ConfigError: the tables are missing or wrong.
-    """
-    if config.kernels is None:
-        return config.start
-    try:
-        return config.start.model_copy(update=read_efficiencies(config.kernels, config.gpu)._asdict())
-    except KernelError as error:
-        raise ConfigError(f"kernels {error}") from error
-
-
-def kernel_times_of(config: CalibrateGpu) -> KernelTimes | None:
-    """Returns what single kernels take by the config's tables; None without any.
-
-    Raises:
-        ConfigError: the tables are missing or wrong.
-    """
-    if config.kernel_times is None:
-        return None
-    try:
-        return read_kernel_times(config.kernel_times.folder, config.kernel_times.all_reduces)
-    except KernelError as error:
-        raise ConfigError(f"kernel_times {error}") from error
 
 
 _SMALL: Mapping[str, float] = {

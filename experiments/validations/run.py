@@ -194,7 +194,7 @@ def followed_errors(real: Measures, followed: Measures) -> dict[tuple[str, str],
 
 
 def is_repeat(one: Recording, other: Recording) -> bool:
-    """Tells whether two recordings are runs of the same engine under the same load: all that their meta files say of the engine,
+    """Tells whether two recordings are runs of one engine under the same load: all that their meta files say of the engine,
     lengths and shared tokens are the same, and stamps differ by under a millisecond.
     """
     if one.engine != other.engine or one.shared_blocks != other.shared_blocks:
