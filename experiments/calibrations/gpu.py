@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,17 @@ from scipy.optimize import least_squares
 from experiments import provenance
 from experiments.calibrated import traits
 from experiments.calibrations.gpu_config import CalibrateGpu
+from experiments.calibrations.gpu_kernels import kernel_times_of, start_of
 from experiments.results.tables import write_json
-from experiments.served.results import Served, choose
+from experiments.served.results import Served, choose, not_included, what_is_left_out
 from experiments.served.rows import read_served
 from experiments.served.simulated import Outcome, experiment_of, simulate
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
-from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
+from replicas.calibration.aiconfigurator import LeftOut
 from replicas.calibration.file import FittedRange
 from replicas.calibration.fitted import NOT_STATED, Fitted, fitted_to
 from replicas.calibration.gpu import OF_PEAKS, Efficiencies, GpuCalibration, read_any, write_gpu
-from replicas.calibration.kernel_tables import read_kernel_times
 from replicas.calibration.kernel_times import KernelTimes
 from sim.errors import ConfigError
 
@@ -55,41 +56,58 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     config = run.experiment
     assert isinstance(config, CalibrateGpu), "only fits to served results come here"
     started = time.perf_counter()
-    chosen, problems = choose(read_served(config.served), config.include, config.exclude)
-    others = [one.name for one in chosen if one.gpu != config.gpu.name]
-    if others:
-        problems[f"not on {config.gpu.name}"] = others
-    chosen = [one for one in chosen if one.gpu == config.gpu.name]
-    if len(chosen) * len(FITTED) < len(config.free):
+    results = read_served(config.served)
+    chosen, problems = choose(results, config.include, config.exclude)
+    elsewhere = [one.name for one in chosen if one.gpu != config.gpu.name]
+    without = [one.name for one in chosen if one.name not in elsewhere and not _num_fitted(one)]
+    for reason, names in ((f"not on {config.gpu.name}", elsewhere), ("no mean of TTFT or TPOT, which are fitted", without)):
+        problems |= {reason: names} if names else {}
+    chosen = [one for one in chosen if one.name not in elsewhere + without]
+    if sum(map(_num_fitted, chosen)) < len(config.free):
         reasons = "; ".join(f"{len(names)} {problem}" for problem, names in problems.items())
         raise ConfigError(
             f"{config.served}: {len(chosen)} usable results on {config.gpu.name} are too few for {len(config.free)} "
             f"coefficients{f'; left out: {reasons}' if reasons else ''}"
         )
-    kernels = kernel_times_of(config)
+    kernels_left_out = LeftOut()
+    kernels = kernel_times_of(config, kernels_left_out)
+    start = start_of(config, kernels_left_out)
     with whole_folder(folder) as partial:
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
-        found, outcomes = fit(config, chosen, kernels, partial / FILE)
-        pools = [experiment_of(one, str(partial / FILE), config.distinct_prompts).pools[0] for one in chosen]
+        found, outcomes = fit(config, start, chosen, kernels, partial / FILE)
+        with TemporaryDirectory() as scratch:
+            given = (str(partial / FILE), config.distinct_prompts)
+            pools = [experiment_of(one, *given, scratch=Path(scratch)).pools[0] for one in chosen]
         fitted = fitted_to(traits(pool.replicas, pool.model) for pool in pools)
         write_gpu(_calibration(config, found, kernels, chosen, outcomes, fitted), partial / FILE)
-        lines = [f"{_counted(len(names))} left out: {problem}" for problem, names in problems.items()]
+        others_of_file = not_included(results, chosen, problems)
+        lines = what_is_left_out(chosen, problems, others_of_file)
+        lines += [f"{num:,} rows of kernel tables left out: {why}" for why, num in kernels_left_out.items()]
         (partial / "results.txt").write_text("\n".join([*_table(chosen, outcomes), "", *lines]) + "\n", encoding="utf-8")
-        write_json(partial / "manifest.json", provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started))
+        about = {"left_out": {why: len(names) for why, names in problems.items()}, "not_included": others_of_file}
+        about |= {"kernels_left_out": dict(kernels_left_out)} if kernels_left_out else {}
+        manifest = provenance.manifest(run, {"results": len(chosen)}, time.perf_counter() - started)
+        write_json(partial / "manifest.json", manifest | about)
+
+
+def _num_fitted(served: Served) -> int:
+    """Returns how many of its means the fit can use; an answer of one token has no TPOT."""
+    return sum(bool(np.isfinite(served.real.value(metric, "mean"))) for metric, _ in FITTED)
 
 
 def fit(
-    config: CalibrateGpu, chosen: Sequence[Served], kernels: KernelTimes | None, scratch: Path
+    config: CalibrateGpu, begin: Efficiencies, chosen: Sequence[Served], kernels: KernelTimes | None, scratch: Path
 ) -> tuple[Efficiencies, list[Outcome]]:
     """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
 
     Args:
-        config: start, free coefficients and the results' prompts.
+        config: free coefficients and the results' prompts.
+        begin: where the fit starts.
         chosen: the served results.
         kernels: what single kernels take, if that is known.
         scratch: a file to hold the coefficients that are tried.
     """
-    start = start_of(config).model_dump()
+    start = begin.model_dump()
     scale = np.array([start[name] or _SMALL[name] for name in config.free])
     upper = np.array([LIMITS.get(name, np.inf) for name in config.free]) / scale
 
@@ -117,34 +135,6 @@ def fit(
         max_nfev=config.max_rounds,
     )
     return at(found.x)
-
-
-def start_of(config: CalibrateGpu) -> Efficiencies:
-    """Returns where the fit starts: `start`, with what kernel tables say in its place.
-
-    Raises:
-        ConfigError: the tables are missing or wrong.
-    """
-    if config.kernels is None:
-        return config.start
-    try:
-        return config.start.model_copy(update=read_efficiencies(config.kernels, config.gpu)._asdict())
-    except KernelError as error:
-        raise ConfigError(f"kernels {error}") from error
-
-
-def kernel_times_of(config: CalibrateGpu) -> KernelTimes | None:
-    """Returns what single kernels take by the config's tables; None without any.
-
-    Raises:
-        ConfigError: the tables are missing or wrong.
-    """
-    if config.kernel_times is None:
-        return None
-    try:
-        return read_kernel_times(config.kernel_times.folder, config.kernel_times.all_reduces)
-    except KernelError as error:
-        raise ConfigError(f"kernel_times {error}") from error
 
 
 _SMALL: Mapping[str, float] = {

@@ -100,7 +100,7 @@ def _from_kernels(config: Calibrate, kernels: Kernels) -> _Material:
         "put together from a kernel profile",
         engine_version=config.engine_version,
         max_graph_tokens=max_graph_tokens,
-        warnings=[],
+        warnings=[f"{num:,} rows left out of {why}" for why, num in profile.left_out.items()],
         fitted=Fitted(speculation=[False], adapters=[False]),
     )
 

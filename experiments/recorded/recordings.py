@@ -20,6 +20,10 @@ REQUEST_COLUMNS = ("arrival_s", "first_token_s", "last_token_s", "prompt_len", "
 """What NAME_requests.csv must have; `first_sched_s`, `cached_tokens`, `prefix_id` may be there too. Instants in seconds."""
 
 
+OF_THE_RUN = ("summary", "workload", "name", "date", "notes")
+"""What a meta file may say of the one run, and not of its engine."""
+
+
 @dataclass(frozen=True)
 class Recording:
     """One recorded run; its files are read when first asked for."""
@@ -34,6 +38,17 @@ class Recording:
         if not isinstance(meta, dict) or not isinstance(meta.get("engine_args", {}), dict):
             raise TraceError(f"{self.meta_path}: is not a mapping with engine_args, a mapping")
         return {"engine_args": {}, **meta}
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """All that its meta file says, less what is about the one run: which engine it was."""
+        return {name: value for name, value in self.meta.items() if name not in OF_THE_RUN}
+
+    @cached_property
+    def shared_blocks(self) -> list[list[int]] | None:
+        """A number for each block of each prompt, the same where prompts begin alike; None where they were not recorded."""
+        block_size = int(self.meta["engine_args"].get("block_size", 16))
+        return None if self.prompts is None else block_ids(self.prompts, block_size)
 
     @property
     def meta_path(self) -> Path:
@@ -183,3 +198,20 @@ def find(folder: str | Path, include: Sequence[str], ending: str) -> list[Record
             raise TraceError(f"recordings {folder}: nothing is named '{pattern}'; there: {', '.join(names) or 'none'}")
         found.update(dict.fromkeys(matching))
     return [Recording(folder, name) for name in found]
+
+
+def block_ids(prompts: Sequence[Sequence[int]], block_size: int) -> list[list[int]]:
+    """Returns a number for each block of each prompt: the same where the block and all before it are the same.
+
+    >>> block_ids([[1, 2, 3, 4, 5], [1, 2, 9, 4], [1, 2]], block_size=2)
+    [[0, 1, 2], [0, 3], [0]]
+    """
+    known: dict[tuple[int, tuple[int, ...]], int] = {}
+    numbered = []
+    for prompt in prompts:
+        ids: list[int] = []
+        for start in range(0, len(prompt), block_size):
+            block = (ids[-1] if ids else -1, tuple(prompt[start : start + block_size]))
+            ids.append(known.setdefault(block, len(known)))
+        numbered.append(ids)
+    return numbered

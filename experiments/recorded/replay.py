@@ -1,7 +1,6 @@
 """Simulates a recorded run: the same stamps, lengths, shared tokens and engine arguments."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ def other_engine(recording: Recording, calibration: Calibration) -> list[str]:
 
 def traffic_of(recording: Recording, scratch: Path) -> dict[str, Any]:
     """Returns the recording's requests as traffic: its table, or where prompts were recorded, hashes of their blocks."""
-    if recording.prompts is None:
+    if recording.prompts is None or recording.shared_blocks is None:
         if "prefix_id" in recording.requests and (recording.requests["prefix_id"] >= 0).any():
             raise TraceError(
                 f"{recording.requests_path}: requests have a prefix_id, but there is no {recording.name}_prompts.json"
@@ -121,24 +120,7 @@ def traffic_of(recording: Recording, scratch: Path) -> dict[str, Any]:
     rows = zip(requests["arrival_s"], requests["output_len"], recording.prompts, strict=True)
     lines = [
         {"timestamp": at_s * 1e3, "input_length": len(prompt), "output_length": int(output), "hash_ids": ids}
-        for (at_s, output, prompt), ids in zip(rows, block_ids(recording.prompts, block_size), strict=True)
+        for (at_s, output, prompt), ids in zip(rows, recording.shared_blocks, strict=True)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return {"kind": "mooncake", "path": str(path), "trace_block_tokens": block_size, "sort_rows": True}
-
-
-def block_ids(prompts: Sequence[Sequence[int]], block_size: int) -> list[list[int]]:
-    """Returns a number for each block of each prompt: the same where the block and all before it are the same.
-
-    >>> block_ids([[1, 2, 3, 4, 5], [1, 2, 9, 4], [1, 2]], block_size=2)
-    [[0, 1, 2], [0, 3], [0]]
-    """
-    known: dict[tuple[int, tuple[int, ...]], int] = {}
-    numbered = []
-    for prompt in prompts:
-        ids: list[int] = []
-        for start in range(0, len(prompt), block_size):
-            block = (ids[-1] if ids else -1, tuple(prompt[start : start + block_size]))
-            ids.append(known.setdefault(block, len(known)))
-        numbered.append(ids)
-    return numbered

@@ -1,6 +1,7 @@
-"""How far real runs are apart that ought to be alike: closed loops of the same prompts and concurrency, with other answers."""
+"""Spread between nominally identical real runs: closed loops of one engine, the same prompts and concurrency, other answers."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import combinations
 from typing import NamedTuple
 
@@ -38,11 +39,19 @@ def repeats(results: Sequence[Served], outcomes: Sequence[Outcome]) -> Repeats:
             np.log(a.value("ttft_s", "mean") / b.value("ttft_s", "mean"))
             for a, b in ((one.real, other.real), (here.measures, there.measures))
         )
-        if one.max_concurrency and _engine(one) == _engine(other) and abs(simulated) < ALIKE and np.isfinite(real):
+        if are_alike(one, other) and abs(simulated) < ALIKE and np.isfinite(real):
             found.append(abs(np.expm1(abs(real - simulated))))
     return Repeats(len(found), float(np.mean(found)) if found else float("nan"))
 
 
-def _engine(served: Served) -> tuple[object, ...]:
-    """What two runs must have in common."""
-    return served.group, served.gpu, served.model, served.tensor_parallel_size, served.max_concurrency, served.num_prompt_tokens
+MAY_DIFFER = ("name", "real", "num_output_tokens", "not_told")
+"""What two runs need not have in common; everything else says which engine it was, or which load."""
+
+
+def are_alike(one: Served, other: Served) -> bool:
+    """Tells whether two results are closed loops of the same engine and the same prompts."""
+    if not (one.is_at_once and one.max_concurrency) or one.requests is not None or other.requests is not None:
+        return False
+    names = [field.name for field in fields(Served) if field.name not in (*MAY_DIFFER, "lengths", "requests")]
+    is_same = all(getattr(one, name) == getattr(other, name) for name in names)
+    return is_same and one.lengths.get("prompt") == other.lengths.get("prompt")

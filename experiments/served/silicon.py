@@ -34,15 +34,19 @@ INFERENCEMAX_SHARE = 0.8
 workflows, and `sample_random_requests` of its benchmark_serving.py."""
 
 
+AGGREGATED = "agg"
+"""The mode of engines that prefill and decode; in others there are engines for each."""
+
+
 def read_silicon(path: Path) -> list[Served]:
-    """Reads closed loops in the form of aiconfigurator's silicon_sample.csv, aggregated engines only.
+    """Reads closed loops in the form of aiconfigurator's silicon_sample.csv; those of engines that only prefill or decode have
+    a problem.
 
     Raises:
         TraceError: no such file, or a column is missing.
     """
     try:
         table = pd.read_csv(path, low_memory=False)
-        table = table[table["mode"] == "agg"]
         return [_silicon(row) for row in table.to_dict("records")]
     except (OSError, KeyError, ValueError) as error:
         raise TraceError(f"{path}: is no table of served results ({type(error).__name__}: {error})") from error
@@ -52,8 +56,10 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
     name = str(row["model_path"]).split("/")[-1]
     model, gpu = model_of(name), str(row["system"]).replace("_", "-")
     sizes = [int(row[key]) if row[key] == row[key] else 1 for key in ("isl", "osl", "batch_size", "tp_size")]
+    mode = str(row["mode"])
     dtype, version = str(row["gemm_quant_mode"]).replace("nan", "bfloat16"), row["backend_version"]
     problems = {
+        f"mode {mode}, not agg: prefill and decode have engines of their own": mode != AGGREGATED,
         f"engine {row['backend']}, not vllm": row["backend"] != "vllm",
         f"model {name} is not in the catalogue": not model,
         f"GPU {gpu} is not in the catalogue": gpu not in gpus(),
@@ -62,11 +68,14 @@ def _silicon(row: Mapping[Any, Any]) -> Served:
         "load generator and engine arguments are not known": "gap-analysis" in str(row["silicon_data_source"])
         or gpu not in KV_CACHE_DTYPES,
     }
-    times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3, ("tpot_s", "mean"): row["silicon_tpot_ms"] / 1e3}
-    num_gaps = (1 + INFERENCEMAX_SHARE) / 2 * sizes[1] - 1  # on average
-    times["e2e_s", "mean"] = times["ttft_s", "mean"] + times["tpot_s", "mean"] * num_gaps
+    times = {("ttft_s", "mean"): row["silicon_ttft_ms"] / 1e3}
+    if sizes[1] > 1:  # an answer of one token has no gap
+        num_gaps = (1 + INFERENCEMAX_SHARE) / 2 * sizes[1] - 1  # on average
+        times["tpot_s", "mean"] = row["silicon_tpot_ms"] / 1e3
+        times["e2e_s", "mean"] = times["ttft_s", "mean"] + times["tpot_s", "mean"] * num_gaps
+    layout = f"tp{sizes[3]}" if mode == AGGREGATED else mode
     return Served(
-        name=f"silicon/{gpu}/{name}/tp{sizes[3]}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
+        name=f"silicon/{gpu}/{name}/{layout}/{sizes[0]}-{sizes[1]}/c{sizes[2]}",
         group="silicon",
         model=model,
         gpu=gpu,

@@ -1,24 +1,27 @@
-"""Simulates served results: the same rate, mean lengths and engine; and what the simulated users saw."""
+"""Simulates served results: the same load and engine; and what the simulated users saw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from experiments.served.names import not_simulated, version_of
 from experiments.served.results import Served
+from experiments.served.traffic import is_random, is_whole, traffic_of
 from experiments.settings.experiment import Experiment
 from experiments.settings.mistakes import validated
 from experiments.validations.errors import Measures
 from replicas.surrogate import Surrogate
+from sim.errors import TraceError
+from sim.records import FINISHED
 
 WARM_UP = 0.1
 """Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other.
-Where a client limits the requests in flight, or sends all at once, all are simulated and measured, as in its own figures."""
-
-MAX_REQUESTS = 2000
-"""In one draw: enough at a rate that the engine keeps up with."""
+Where a client limits the requests in flight, or sends all at once, or reports on all that it sent, all are simulated and
+measured, as in its own figures."""
 
 ASYNC_SINCE = (0, 14)
 """vLLM's version from which async scheduling is on unless told otherwise. Source: vLLM 0.14.0's release notes."""
@@ -39,6 +42,7 @@ class Outcome:
     measures: Measures  # of all draws together
     largest: tuple[float, float, float, float]  # requests, tokens, attended tokens, KV tokens of a step, at most
     draws: Sequence[Measures] = ()  # of each draw of the arrivals
+    num_refused: int = 0  # requests that were not served, in all draws
 
     def draw_spread(self, metric: str, statistic: str) -> float:
         """Returns the standard deviation between draws, over their mean; NaN of fewer than two."""
@@ -61,7 +65,12 @@ class _Kept:
 
 
 def experiment_of(
-    served: Served, calibration: str, distinct_prompts: int, seed: int = 1, step_time_scale: float = 1.0
+    served: Served,
+    calibration: str,
+    distinct_prompts: int,
+    seed: int = 1,
+    step_time_scale: float = 1.0,
+    scratch: Path | None = None,
 ) -> Experiment:
     """Returns the simulation that repeats a served result.
 
@@ -71,21 +80,11 @@ def experiment_of(
         distinct_prompts: how many different prompts its requests are drawn from, where the prefix cache is on.
         seed: of the run.
         step_time_scale: multiplies all step times.
+        scratch: folder for a table of requests, as long as the simulation is needed.
 
     Raises:
         TraceError: the engine's arguments contradict each other or the calibration.
     """
-    lengths = {"prompt": served.num_prompt_tokens, "output": served.num_output_tokens}
-    traffic: dict[str, Any] = {"lengths": {name: _length(tokens, served.shortest_share) for name, tokens in lengths.items()}}
-    if served.max_concurrency:
-        traffic["max_concurrency"] = served.max_concurrency
-    if served.rate_per_s:
-        traffic |= {"kind": "constant"} if served.is_even else {"kind": "poisson", "fixed_count": True}
-        traffic |= {"rate_per_s": served.rate_per_s, "duration_s": num_simulated(served) / served.rate_per_s}
-    else:
-        traffic |= {"kind": "concurrent", "limit": num_simulated(served)}
-    if served.shares_prompts:
-        traffic["prefixes"] = {"num": distinct_prompts, "tokens": served.num_prompt_tokens, "zipf": 0.0}
     pool = {
         "name": "main",
         "model": served.own.get("model", served.model),
@@ -102,27 +101,11 @@ def experiment_of(
         "name": "served",
         "kind": "simulate",
         "seed": seed,
-        "traffic": traffic,
+        "traffic": traffic_of(served, distinct_prompts, seed, scratch),
         "router": {"kind": "round_robin"},
         "pools": [pool],
     }
     return validated(Experiment, document, served.name)
-
-
-def num_simulated(served: Served) -> int:
-    """Returns how many of its requests are simulated: all where their client holds some back, else enough of them."""
-    return served.num_requests if is_whole(served) else min(served.num_requests, MAX_REQUESTS)
-
-
-def is_whole(served: Served) -> bool:
-    """Tells whether all of its requests are simulated and measured, the first and the last included."""
-    return bool(served.max_concurrency) or not served.rate_per_s
-
-
-def _length(num_tokens: int, shortest_share: float) -> dict[str, Any]:
-    if shortest_share == 1:
-        return {"kind": "fixed", "tokens": num_tokens}
-    return {"kind": "uniform", "low": int(num_tokens * shortest_share), "high": num_tokens}
 
 
 def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
@@ -163,36 +146,37 @@ def simulate(
     """
     from experiments.wiring import Wiring  # here: compiled code
 
-    outside_s = client_s + (0.0 if served.rate_per_s else served.num_requests * served.front_end_s)
+    outside_s = client_s + (served.num_requests * served.front_end_s if served.is_at_once else 0.0)
     outcomes = []
     for one in range(seed, seed + (draws if is_random(served) else 1)):
         sink = _Kept()
-        experiment = experiment_of(served, calibration, distinct_prompts, one, step_time_scale)
-        wiring = Wiring(experiment, sink, lambda now_s, num_ended: None)
-        wiring.simulation.run()
+        with TemporaryDirectory() as scratch:
+            experiment = experiment_of(served, calibration, distinct_prompts, one, step_time_scale, Path(scratch))
+            wiring = Wiring(experiment, sink, lambda now_s, num_ended: None)
+            wiring.simulation.run()
         outcomes.append(_outcome(served, np.concatenate(sink.rows), wiring.plane.fleet.replicas[0], outside_s))
     return _together(outcomes)
 
 
-def is_random(served: Served) -> bool:
-    """Tells whether another draw of its arrivals is another run."""
-    return bool(served.rate_per_s) and not served.is_even
-
-
 def _outcome(served: Served, everything: Any, replica: Any, outside_s: float) -> Outcome:
     num_warm_up = 0 if is_whole(served) else int(WARM_UP * len(everything))
-    rows: Any = everything[num_warm_up:].view(np.recarray)
+    measured = everything[num_warm_up:]
+    rows: Any = measured[measured["status"] == FINISHED].view(np.recarray)
+    if not len(rows):
+        raise TraceError(f"{served.name}: cannot be simulated: its requests are too long for the engine, which serves none")
     ttft_s = rows.first_token_at_s - rows.arrived_at_s + outside_s
     e2e_s = rows.finished_at_s - rows.arrived_at_s + outside_s
-    num_gaps = rows.num_output_tokens - 1
-    tpot_s = np.where(num_gaps > 0, (e2e_s - ttft_s) / np.maximum(1, num_gaps), np.nan)
+    num_gaps = rows.num_output_tokens - 1.0
+    tpot_s = np.where(num_gaps > 0, (e2e_s - ttft_s) / np.maximum(num_gaps, 1), np.nan)
     latencies = {"ttft_s": ttft_s, "e2e_s": e2e_s, "tpot_s": tpot_s}
-    span_s = float(rows.finished_at_s.max() - rows.arrived_at_s.min()) + (0.0 if served.rate_per_s else outside_s)
-    context = served.num_prompt_tokens + served.num_output_tokens
+    span_s = float(rows.finished_at_s.max() - rows.arrived_at_s.min()) + (outside_s if served.is_at_once else 0.0)
+    longest = int((rows.num_prompt_tokens + rows.num_output_tokens).max())
+    context = max(longest, served.num_prompt_tokens + served.num_output_tokens)
     kv_tokens = float(replica.peak_running) * context
     attended = kv_tokens + float(replica.peak_batched_tokens) * served.num_prompt_tokens / 2
     largest = (float(replica.peak_running), float(replica.peak_batched_tokens), attended, kv_tokens)
-    return Outcome(Measures(latencies, rates={"requests_per_s": len(rows) / span_s}), largest)
+    measures = Measures(latencies, rates={"requests_per_s": len(rows) / span_s})
+    return Outcome(measures, largest, num_refused=len(measured) - len(rows))
 
 
 def _together(outcomes: Sequence[Outcome]) -> Outcome:
@@ -201,4 +185,4 @@ def _together(outcomes: Sequence[Outcome]) -> Outcome:
     latencies = {metric: np.concatenate([one.latencies[metric] for one in found]) for metric in found[0].latencies}
     rates = {name: float(np.mean([one.rates[name] for one in found])) for name in found[0].rates}
     a, b, c, d = np.max([one.largest for one in outcomes], axis=0).tolist()
-    return Outcome(Measures(latencies, rates=rates), (a, b, c, d), found)
+    return Outcome(Measures(latencies, rates=rates), (a, b, c, d), found, sum(one.num_refused for one in outcomes))

@@ -48,7 +48,7 @@ COLUMNS = (
     Column(
         "is_within",
         pa.bool_(),
-        "whether the error is within the tolerance, or the repeat spread where that is larger; null where there is no error",
+        "whether the error is within the tolerance, or the repeat spread where that is larger; null = no simulated value",
     ),
 )
 """The columns of errors.parquet."""

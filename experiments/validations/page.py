@@ -97,7 +97,7 @@ def _rows(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _cell(row: Any, error: str) -> str:
-    if pd.isna(row[error]):
+    if not np.isfinite(row[error]):
         return ""
     text = f"{row[error]:+.1%}"
     return text if error != "error" or row["is_within"] else f"**{text}**"

@@ -194,7 +194,11 @@ def followed_errors(real: Measures, followed: Measures) -> dict[tuple[str, str],
 
 
 def is_repeat(one: Recording, other: Recording) -> bool:
-    """Tells whether two recordings are of the same workload: the same lengths, at stamps that differ by under a millisecond."""
+    """Tells whether two recordings are runs of one engine under the same load: all that their meta files say of the engine,
+    lengths and shared tokens are the same, and stamps differ by under a millisecond.
+    """
+    if one.engine != other.engine or one.shared_blocks != other.shared_blocks:
+        return False
     a, b = one.requests, other.requests
     lengths = ["prompt_len", "output_len"]
     if len(a) != len(b) or not (a[lengths].to_numpy() == b[lengths].to_numpy()).all():

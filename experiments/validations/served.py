@@ -12,7 +12,7 @@ from experiments import provenance
 from experiments.results.tables import write_json, write_rows
 from experiments.served import plots as served_plots
 from experiments.served.repeats import Repeats, repeats
-from experiments.served.results import Served, choose
+from experiments.served.results import Served, choose, not_included, what_is_left_out
 from experiments.served.rows import read_served
 from experiments.served.simulated import Outcome, engine_options, simulate
 from experiments.settings.loading import RunConfig
@@ -75,10 +75,14 @@ def run_one(run: RunConfig, folder: Path) -> None:
             partial / "plots" / "served.png",
         )
         pairs = repeats([*chosen, *fitted], outcomes)
-        page = _page(run.experiment.name, config, calibration.source, rows, problems, chosen, pairs)
-        (partial / "report.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+        others_of_file = not_included(results, chosen, problems)
+        page = _page(run.experiment.name, config, calibration.source, rows, chosen, pairs)
+        notes = [*_notes(chosen, outcomes), *what_is_left_out(chosen, problems, others_of_file)]
+        (partial / "report.md").write_text("\n".join([*page, *(f"! {note}" for note in notes)]) + "\n", encoding="utf-8")
         counts = {"results": len(chosen), "rows": len(rows)}
-        write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started))
+        left_out = {why: len(names) for why, names in problems.items()}
+        about = {"left_out": left_out, "not_included": others_of_file}
+        write_json(partial / "manifest.json", provenance.manifest(run, counts, time.perf_counter() - started) | about)
 
 
 def load_band(served: Served) -> str:
@@ -86,8 +90,10 @@ def load_band(served: Served) -> str:
     in_flight = served.rate_per_s * served.real.value("e2e_s", "mean")
     if served.max_concurrency:
         return f"at most {served.max_concurrency} in flight"
-    if not served.rate_per_s:
+    if served.is_at_once:
         return "all at once"
+    if not served.rate_per_s:
+        return "a rate that changes"
     most = served.arguments.get("max_num_seqs")
     if most is None or not np.isfinite(in_flight):
         return "load not known"
@@ -113,7 +119,6 @@ def _page(
     config: Validate,
     source: str,
     rows: Sequence[Mapping[str, Any]],
-    problems: Mapping[str, Sequence[str]],
     chosen: Sequence[Served],
     pairs: Repeats,
 ) -> Iterator[str]:
@@ -138,15 +143,20 @@ def _page(
     if pairs.num_pairs:
         yield (
             f"Real runs repeat to {pairs.difference:.1%} in TTFT: so far apart, beside what is simulated, are the means of "
-            f"{pairs.num_pairs} pairs of closed loops with the same prompts and concurrency and answers of other lengths. "
+            f"{pairs.num_pairs} pairs of closed loops of the same engine with the same prompts and concurrency and answers of "
+            "other lengths. "
             f"A model that is right of the mean of many runs would be {pairs.floor:.1%} off.\n"
         )
-    for one in chosen:
+
+
+def _notes(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """What is not simulated of an engine, and requests that it refuses."""
+    for one, outcome in zip(chosen, outcomes, strict=False):
         unknown = engine_options(one)[1]
         if unknown:
-            yield f"! {one.name}: not simulated: {', '.join(unknown)}"
-    for problem, names in problems.items():
-        yield f"! {len(names)} result{'' if len(names) == 1 else 's'} left out: {problem}"
+            yield f"{one.name}: not simulated: {', '.join(unknown)}"
+        if outcome.num_refused:
+            yield f"{one.name}: {outcome.num_refused:,} simulated requests were not served, and are in no figure"
 
 
 def _head(metric: str, label: str, statistic: str) -> str:

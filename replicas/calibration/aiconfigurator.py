@@ -1,7 +1,8 @@
 """Reads kernel tables in aiconfigurator's form: which share of a GPU's peaks its kernels reach, one by one."""
 
+from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,19 @@ class KernelError(ValueError):
     """A table is missing or wrong; the message names it."""
 
 
-def read_efficiencies(folder: str | Path, gpu: Gpu) -> KernelEfficiencies:
+LeftOut = Counter[str]
+"""Rows of tables that are left out, by the table and why."""
+
+
+def kept(table: pd.DataFrame, is_kept: Any, why: str, left_out: LeftOut) -> pd.DataFrame:
+    """Returns the rows of a table that are kept, and counts the others in `left_out`."""
+    num_left_out = len(table) - int(np.sum(is_kept))
+    if num_left_out:
+        left_out[why] += num_left_out
+    return table[is_kept]
+
+
+def read_efficiencies(folder: str | Path, gpu: Gpu, left_out: LeftOut | None = None) -> KernelEfficiencies:
     """Reads the newest tables of one system: `gemm/vllm/VERSION/` and `attention/vllm/VERSION/`, latencies in ms.
 
     Kernels that read more than the peak bandwidth allows, because what they read was in the L2 cache, do not count.
@@ -48,34 +61,39 @@ def read_efficiencies(folder: str | Path, gpu: Gpu) -> KernelEfficiencies:
     Args:
         folder: that of a system, such as `data/h100_sxm`.
         gpu: its peaks.
+        left_out: to count in it the rows that are not used, by table and why.
 
     Raises:
         KernelError: a table is missing, has no bf16 kernels of these shapes, or lacks a column.
     """
     gemm = newest(Path(folder), "gemm", "gemm_perf.parquet", ("gemm_dtype", "m", "n", "k", "latency"))
-    gemm = gemm[(gemm["gemm_dtype"] == "bfloat16") & gemm["n"].between(*WEIGHTS) & gemm["k"].between(*WEIGHTS)]
+    left_out = LeftOut() if left_out is None else left_out
+    gemm = kept(gemm, gemm["gemm_dtype"] == "bfloat16", "GEMM: not in bfloat16", left_out)
+    gemm = kept(gemm, gemm["n"].between(*WEIGHTS) & gemm["k"].between(*WEIGHTS), "GEMM: matrices of other sizes", left_out)
+    gemm = kept(gemm, gemm["m"].between(*FEW) | gemm["m"].between(*MANY), "GEMM: other numbers of tokens", left_out)
     seconds = gemm["latency"].to_numpy(np.float64) / 1e3
     products = gemm["n"].to_numpy(np.float64) * gemm["k"].to_numpy(np.float64)
     reading, computing = gemm["m"].between(*FEW).to_numpy(), gemm["m"].between(*MANY).to_numpy()
     flops = 2 * gemm["m"].to_numpy(np.float64) * products / seconds / gpu.bf16_flops_per_s
     weights = BF16_BYTES * products / seconds / gpu.bytes_per_s
     return KernelEfficiencies(
-        flops_efficiency=_median(flops[computing], f"{folder}: GEMM"),
-        bandwidth_efficiency=_median(weights[reading], f"{folder}: GEMM"),
-        kv_bandwidth_efficiency=_median(_kv(Path(folder), gpu), f"{folder}: attention of decodes"),
+        flops_efficiency=_median(flops[computing], f"{folder}: GEMM", left_out),
+        bandwidth_efficiency=_median(weights[reading], f"{folder}: GEMM", left_out),
+        kv_bandwidth_efficiency=_median(_kv(Path(folder), gpu, left_out), f"{folder}: attention of decodes", left_out),
     )
 
 
-def _kv(folder: Path, gpu: Gpu) -> Floats:
+def _kv(folder: Path, gpu: Gpu, left_out: LeftOut) -> Floats:
     """Shares of the peak bandwidth at which decodes read their KV."""
     columns = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "step", "latency")
     table = newest(folder, "attention", "generation_attention_perf.parquet", columns)
     if "window_size" in table:
-        table = table[table["window_size"] == 0]
-    context = table["step"] + 1
+        table = kept(table, table["window_size"] == 0, "decodes: with a window", left_out)
+    table = kept(table, table["kv_cache_dtype"] == "bfloat16", "decodes: KV not in bfloat16", left_out)
     is_8b = (table["num_heads"] == HEADS[0]) & (table["num_key_value_heads"] == HEADS[1]) & (table["head_dim"] == HEAD_DIM)
-    is_chat = table["batch_size"].between(*DECODES) & context.between(*CONTEXTS)
-    table = table[is_8b & is_chat & (table["kv_cache_dtype"] == "bfloat16")]
+    table = kept(table, is_8b, "decodes: other heads", left_out)
+    is_chat = table["batch_size"].between(*DECODES) & (table["step"] + 1).between(*CONTEXTS)
+    table = kept(table, is_chat, "decodes: other batches or contexts", left_out)
     element_bytes = 2 * table["num_key_value_heads"] * table["head_dim"] * BF16_BYTES
     read = (table["batch_size"] * (table["step"] + 1) * element_bytes).to_numpy(np.float64)
     return np.asarray(read / (table["latency"].to_numpy(np.float64) / 1e3) / gpu.bytes_per_s)
@@ -116,8 +134,10 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
-def _median(shares: Floats, what: str) -> float:
+def _median(shares: Floats, what: str, left_out: LeftOut) -> float:
     possible = shares[shares < 1]
+    if len(possible) < len(shares):
+        left_out["faster than the peak: what they read was in a cache"] += len(shares) - len(possible)
     if not possible.size:
         raise KernelError(f"{what}: no bf16 kernel of the shapes that count")
     return float(np.median(possible))

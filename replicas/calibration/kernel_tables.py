@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from replicas.calibration.aiconfigurator import HEAD_DIM, KernelError, newest, newest_path
+from replicas.calibration.aiconfigurator import HEAD_DIM, KernelError, LeftOut, kept, newest, newest_path
 from replicas.calibration.kernel_times import AllReduceTimes, AttentionTimes, GemmTimes, KernelTimes
 from replicas.memory import BF16_BYTES
 
@@ -28,7 +28,13 @@ BATCHES, LENGTHS, QUERIES_PER_KV = (4, 64), (500, 8200), (4, 8)
 Floats = NDArray[np.float64]
 
 
-def read_kernel_times(folder: str | Path, all_reduces: str | Path | None = None) -> KernelTimes:
+DTYPES = ("bfloat16", "fp8")
+"""Of matrices and of KV, of which laws are made."""
+
+
+def read_kernel_times(
+    folder: str | Path, all_reduces: str | Path | None = None, left_out: LeftOut | None = None
+) -> KernelTimes:
     """Reads what kernels of one system take, in the few numbers of `KernelTimes`.
 
     GEMMs: for each number of rows a line over rows times columns of the matrix, fitted to relative errors, robustly. Beyond
@@ -38,6 +44,7 @@ def read_kernel_times(folder: str | Path, all_reduces: str | Path | None = None)
     Args:
         folder: that of a system, such as `data/h100_sxm`; its newest `gemm/vllm/` and `attention/vllm/` are read.
         all_reduces: folder of one `custom_allreduce_perf.parquet`, in CUDA graphs where it has both.
+        left_out: to count in it the rows that are not used, by table and why.
 
     Raises:
         KernelError: a table is missing, lacks a column, or has no kernels of these shapes.
@@ -47,19 +54,25 @@ def read_kernel_times(folder: str | Path, all_reduces: str | Path | None = None)
     heads = ("num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "batch_size", "latency")
     decodes = newest(folder, "attention", "generation_attention_perf.parquet", (*heads, "step"))
     prompts = newest(folder, "attention", "context_attention_perf.parquet", (*heads, "isl"))
-    dtypes = [dtype for dtype in ("bfloat16", "fp8") if (gemm["gemm_dtype"] == dtype).any()]
-    caches = [dtype for dtype in ("bfloat16", "fp8") if (decodes["kv_cache_dtype"] == dtype).any()]
+    left_out = LeftOut() if left_out is None else left_out
+    gemm = kept(gemm, gemm["gemm_dtype"].isin(DTYPES), f"GEMM: neither in {' nor in '.join(DTYPES)}", left_out)
+    decodes, prompts = (_usual(table, what, left_out) for table, what in ((decodes, "decodes"), (prompts, "prompts")))
+    dtypes = [dtype for dtype in DTYPES if (gemm["gemm_dtype"] == dtype).any()]
+    caches = [dtype for dtype in DTYPES if (decodes["kv_cache_dtype"] == dtype).any()]
     return KernelTimes(
         source=f"aiconfigurator, {' and '.join(sorted({*_versions(folder), *_name(all_reduces)}))}",
-        gemm={dtype: _gemm_times(gemm[gemm["gemm_dtype"] == dtype], f"{folder}: GEMM in {dtype}") for dtype in dtypes},
-        attention={dtype: _attention_times(decodes, prompts, dtype, str(folder)) for dtype in caches},
-        all_reduce=None if all_reduces is None else read_all_reduces(Path(all_reduces)),
+        gemm={
+            dtype: _gemm_times(gemm[gemm["gemm_dtype"] == dtype], f"{folder}: GEMM in {dtype}", left_out) for dtype in dtypes
+        },
+        attention={dtype: _attention_times(decodes, prompts, dtype, str(folder), left_out) for dtype in caches},
+        all_reduce=None if all_reduces is None else read_all_reduces(Path(all_reduces), left_out),
     )
 
 
-def _gemm_times(table: pd.DataFrame, what: str) -> GemmTimes:
-    weights = table["n"] * table["k"]
-    table = table[weights.between(*LAYER_WEIGHTS) & (table[["n", "k"]].min(axis=1) >= LEAST_SIDE) & (table["m"] <= MOST_ROWS)]
+def _gemm_times(table: pd.DataFrame, what: str, left_out: LeftOut) -> GemmTimes:
+    is_of_a_layer = (table["n"] * table["k"]).between(*LAYER_WEIGHTS) & (table[["n", "k"]].min(axis=1) >= LEAST_SIDE)
+    table = kept(table, is_of_a_layer, "GEMM: matrices of other sizes", left_out)
+    table = kept(table, table["m"] <= MOST_ROWS, f"GEMM: more than {MOST_ROWS:,} rows", left_out)
     if table["m"].nunique() < 3:
         raise KernelError(f"{what}: no kernels of the shapes that count")
     laws = np.array(
@@ -91,11 +104,15 @@ def _knots(laws: Floats) -> list[int]:
     return kept
 
 
-def _attention_times(decodes: pd.DataFrame, prompts: pd.DataFrame, dtype: str, what: str) -> AttentionTimes:
+def _attention_times(
+    decodes: pd.DataFrame, prompts: pd.DataFrame, dtype: str, what: str, left_out: LeftOut
+) -> AttentionTimes:
     element_bytes = 1 if dtype == "fp8" else BF16_BYTES
-    decodes, prompts = (_usual(table, dtype) for table in (decodes, prompts))
-    decodes = decodes[decodes["batch_size"].between(*BATCHES) & decodes["step"].between(*LENGTHS)]
-    prompts = prompts[(prompts["batch_size"] <= 8) & prompts["isl"].between(*LENGTHS)]
+    decodes, prompts = (table[table["kv_cache_dtype"] == dtype] for table in (decodes, prompts))
+    is_chat = decodes["batch_size"].between(*BATCHES) & decodes["step"].between(*LENGTHS)
+    decodes = kept(decodes, is_chat, "decodes: other batches or contexts", left_out)
+    is_chat = (prompts["batch_size"] <= 8) & prompts["isl"].between(*LENGTHS)
+    prompts = kept(prompts, is_chat, "prompts: other batches or lengths", left_out)
     if len(decodes) < 3 or len(prompts) < 3:
         raise KernelError(f"{what}: no attention with KV in {dtype} of the shapes that count")
     kv = decodes["batch_size"] * (decodes["step"] + 1) * 2 * decodes["num_key_value_heads"] * HEAD_DIM * element_bytes
@@ -106,19 +123,21 @@ def _attention_times(decodes: pd.DataFrame, prompts: pd.DataFrame, dtype: str, w
     return AttentionTimes(decode_s=decode_s, prompt_s=prompt_s, **rates)
 
 
-def _usual(table: pd.DataFrame, dtype: str) -> pd.DataFrame:
+def _usual(table: pd.DataFrame, what: str, left_out: LeftOut) -> pd.DataFrame:
     if "window_size" in table:
-        table = table[table["window_size"] == 0]
+        table = kept(table, table["window_size"] == 0, f"{what}: with a window", left_out)
+    table = kept(table, table["kv_cache_dtype"].isin(DTYPES), f"{what}: KV neither in {' nor in '.join(DTYPES)}", left_out)
     shared = table["num_heads"] / table["num_key_value_heads"]
-    return table[shared.between(*QUERIES_PER_KV) & (table["head_dim"] == HEAD_DIM) & (table["kv_cache_dtype"] == dtype)]
+    return kept(table, shared.between(*QUERIES_PER_KV) & (table["head_dim"] == HEAD_DIM), f"{what}: other heads", left_out)
 
 
-def read_all_reduces(folder: Path) -> AllReduceTimes:
+def read_all_reduces(folder: Path, left_out: LeftOut | None = None) -> AllReduceTimes:
     """Reads `custom_allreduce_perf.parquet`, in CUDA graphs where it has both.
 
     Raises:
         KernelError: the table is missing, or lacks a column.
     """
+    left_out = LeftOut() if left_out is None else left_out
     path = folder / "custom_allreduce_perf.parquet"
     if not path.exists():
         raise KernelError(f"{path}: no such file")
@@ -127,8 +146,11 @@ def read_all_reduces(folder: Path) -> AllReduceTimes:
     if missing:
         raise KernelError(f"{path}: no column {missing[0]}")
     if "backend" in table:
-        table = table[table["backend"].str.endswith("_graph")]
-    table = table.pivot_table(index="message_size", columns="num_gpus", values="latency").dropna()
+        table = kept(table, table["backend"].str.endswith("_graph"), "all-reduces: not in a CUDA graph", left_out)
+    by_size = table.pivot_table(index="message_size", columns="num_gpus", values="latency")
+    is_whole = table["message_size"].isin(by_size.dropna().index)
+    kept(table, is_whole, "all-reduces: sizes not measured between each number of GPUs", left_out)
+    table = by_size.dropna()
     sizes = [float(BF16_BYTES * one) for one in table.index]
     num_gpus = table.columns.astype(int).tolist()
     return AllReduceTimes(message_bytes=sizes, num_gpus=num_gpus, s=(table.T.to_numpy(np.float64) / 1e3).tolist())

@@ -1,6 +1,6 @@
 """Reads kernel profiles in LLMServingSim's form: the time of every layer's kernels, put together to the time of a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
+from replicas.calibration.aiconfigurator import LeftOut, kept
 from replicas.calibration.shapes import Shape
 from replicas.calibration.steps import COLUMNS
 from replicas.catalog import Model
@@ -91,6 +92,7 @@ class Profile:
     stragglers: Stragglers | None  # None: not profiled
     experts: Any  # seconds of all layers, over tokens and experts that they hit; None: a dense model
     cached_bytes_per_s: float  # what its norms reach, whose data are in the GPU's L2 cache
+    left_out: LeftOut = field(default_factory=LeftOut)  # rows of its tables that are not used
 
     def step_s(self, shape: Shape, max_graph_tokens: int, longest_context: int = 0, num_ranks: int = 1) -> float:
         """Returns the seconds of the kernels of one step, its tokens padded to CUDA graphs as the engine does.
@@ -147,7 +149,8 @@ def read_profile(folder: str | Path, model: Model) -> Profile:
     head = _table(folder / "per_sequence.csv", "sequences", FOR_EACH_REQUEST)
     kernels = kernels | {name: count for name, count in IN_SOME_MODELS.items() if name in dense}
     layer_us = sum((count * dense[name] for name, count in kernels.items()), 0.0 * dense[ONCE[0]])
-    attention = _attention(folder / "attention.csv", model.layers)
+    left_out = LeftOut()
+    attention = _attention(folder / "attention.csv", model.layers, left_out)
     return Profile(
         folder=folder,
         model=model,
@@ -156,8 +159,9 @@ def read_profile(folder: str | Path, model: Model) -> Profile:
         requests=head.index.to_numpy(np.float64),
         per_request_s=head[[*FOR_EACH_REQUEST]].sum(axis=1).to_numpy(np.float64) * US,
         attention=attention,
-        stragglers=_stragglers(folder, attention),
+        stragglers=_stragglers(folder, attention, left_out),
         experts=_experts(folder / "moe.csv", model) if model.num_experts else None,
+        left_out=left_out,
         cached_bytes_per_s=float(4 * BF16_BYTES * model.hidden * dense.index[-1] / (dense["layernorm"].iloc[-1] * US)),
     )
 
@@ -214,7 +218,7 @@ def _table(path: Path, index: str, needed: tuple[str, ...]) -> pd.DataFrame:
     return table.interpolate(method="index")
 
 
-def _stragglers(folder: Path, attention: Any) -> Stragglers | None:
+def _stragglers(folder: Path, attention: Any, left_out: LeftOut) -> Stragglers | None:
     """Medians of `skew.csv`; None where meta.yaml, a folder up, says that it was not profiled.
 
     Its times are in units of their own (sums over iterations), so what counts is how they compare with those of equal contexts.
@@ -224,7 +228,8 @@ def _stragglers(folder: Path, attention: Any) -> Stragglers | None:
         if not meta["skew_fit"]["enabled"]:
             return None
         rows = pd.read_csv(folder / "skew.csv")
-        rows = rows[(rows["nb"] <= FEW * rows["n"]) & (rows["kv_big"] >= FAR)]
+        is_of_stragglers = (rows["nb"] <= FEW * rows["n"]) & (rows["kv_big"] >= FAR)
+        rows = kept(rows, is_of_stragglers, "skew.csv: many long contexts, or none that is long", left_out)
         equal_s = attention(rows[["pc", "kp", "n", "kv_mean"]].to_numpy(np.float64))
         waits_s = (rows["t_skew_us"] / rows["t_mean_us"] - 1) * equal_s / (rows["kv_big"] - rows["kv_mean"])
         table = rows.assign(s=waits_s).pivot_table(index="pc", columns="n", values="s", aggfunc="median")
@@ -248,14 +253,16 @@ def _experts(path: Path, model: Model) -> Any:
     return RegularGridInterpolator(axes, seconds, bounds_error=False, fill_value=None)
 
 
-def _attention(path: Path, layers: int) -> Any:
+def _attention(path: Path, layers: int, left_out: LeftOut) -> Any:
     """Interpolates the measured attention of one layer, times `layers`, seconds."""
     try:
         rows = pd.read_csv(path)[[*AXES, "time_us"]]
     except (OSError, KeyError) as error:
         raise ProfileError(f"{path}: {why(error)}") from error
     doubling = {0, *(2**power for power in range(24))}
-    rows = rows[rows[[*AXES]].isin(doubling).all(axis=1)].groupby([*AXES]).mean().reset_index()
+    is_doubling = rows[[*AXES]].isin(doubling).all(axis=1)
+    rows = kept(rows, is_doubling, "attention.csv: sizes between the powers of two", left_out)
+    rows = rows.groupby([*AXES]).mean().reset_index()
     axes = [np.unique(np.append(0, rows[name].to_numpy(np.float64))) for name in AXES]
     grid = np.full([len(axis) for axis in axes], np.nan)
     places = tuple(np.searchsorted(axis, rows[name]) for axis, name in zip(axes, AXES, strict=True))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from experiments import run
-from replicas.calibration.aiconfigurator import KernelError, read_efficiencies
+from replicas.calibration.aiconfigurator import KernelError, LeftOut, read_efficiencies
 from replicas.calibration.file import read
 from replicas.calibration.fit import fit_kernels, predicted_s
 from replicas.calibration.llmservingsim import (
@@ -242,6 +242,24 @@ def test_shares_of_the_peaks_are_those_of_the_newest_tables(tmp_path: Path) -> N
     write_tables(tmp_path, "0.9.0", 0.5, 0.5, 0.5)
     write_tables(tmp_path, "0.14.0", 0.8, 0.7, 0.6)
     assert read_efficiencies(tmp_path, gpu("h100-sxm")) == pytest.approx((0.8, 0.7, 0.6))
+
+
+def test_attention_that_is_not_used_is_counted(tmp_path: Path) -> None:
+    """An RTX PRO 6000's profile has 10,721 such rows of 19,364."""
+    folder = write_profile(tmp_path)
+    header = (folder / "attention.csv").read_text().splitlines()[0].split(",")
+    between = {"prefill_chunk": 100, "kv_prefill": 0, "n_decode": 0, "kv_decode": 0, "time_us": 1.0}
+    with (folder / "attention.csv").open("a") as table:
+        table.write(",".join(str(between.get(name, "")) for name in header) + "\n")
+    profile = read_profile(folder, MODEL)
+    assert profile.left_out == {"attention.csv: sizes between the powers of two": 1}
+
+
+def test_kernels_that_are_not_used_are_counted(tmp_path: Path) -> None:
+    write_tables(tmp_path, "0.14.0", 0.8, 0.7, 0.6)
+    left_out = LeftOut()
+    read_efficiencies(tmp_path, gpu("h100-sxm"), left_out)
+    assert left_out == {"GEMM: not in bfloat16": 1, "faster than the peak: what they read was in a cache": 2}
 
 
 def test_a_missing_table_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replicas.calibration.aiconfigurator import KernelError
+from replicas.calibration.aiconfigurator import KernelError, LeftOut
 from replicas.calibration.fit import predicted_s
 from replicas.calibration.gpu import GpuCalibration, read_any, read_for, write_gpu
 from replicas.calibration.kernel_tables import read_all_reduces, read_kernel_times
@@ -220,7 +220,9 @@ def write_tables(folder: Path) -> None:
 def test_the_laws_of_the_tables_are_found(tmp_path: Path) -> None:
     """Rows on a line are left out; beyond the last pair, a whole tile and one row more, time is in proportion to their mean."""
     write_tables(tmp_path)
-    found = read_kernel_times(tmp_path, tmp_path / "comm")
+    left_out = LeftOut()
+    found = read_kernel_times(tmp_path, tmp_path / "comm", left_out)
+    assert left_out["all-reduces: not in a CUDA graph"] == 4
     fp8, wide = found.gemm["fp8"], found.gemm["bfloat16"]
     assert fp8.rows == [1, 256, 257, 512.5, 1025]
     assert fp8.s == pytest.approx([5e-6, 5e-6, 5e-6, 5e-6, 1e-5], rel=1e-6)

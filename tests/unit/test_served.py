@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
+from experiments import run
+from experiments.served.chats import TEMPLATE_S
 from experiments.served.repeats import repeats
 from experiments.served.results import Served, choose
-from experiments.served.rows import TEMPLATE_S, read_served
+from experiments.served.rows import read_served
 from experiments.served.simulated import Outcome, engine_options, experiment_of, simulate
 from experiments.validations.errors import Measures
 from replicas import catalog
@@ -285,7 +287,8 @@ def test_closed_loops_are_read(tmp_path: Path) -> None:
         "gap-analysis/x.csv,agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,vllm,0.12,,50,9",
     ]
     (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
-    one, other, unknown = read_served(tmp_path / "silicon.csv")
+    one, apart, other, unknown = read_served(tmp_path / "silicon.csv")
+    assert apart.problem == "mode disagg, not agg: prefill and decode have engines of their own"
     assert (one.name, one.max_concurrency, one.problem) == ("silicon/h100-sxm/Llama-3.1-70B/tp4/1000-100/c4", 4, "")
     assert (one.num_requests, one.arguments["max_num_seqs"], one.arguments["kv_cache_dtype"]) == (40, 4, "auto")
     assert one.real.value("tpot_s", "mean") == 0.012
@@ -330,3 +333,57 @@ def test_runs_that_should_be_alike_say_how_real_runs_repeat() -> None:
     assert found.floor == pytest.approx(0.2 / 2**0.5)
     outcomes[1] = Outcome(Measures(statistics={("ttft_s", "mean"): 0.2}), (1.0, 1.0, 1.0, 1.0))  # the simulation has them wait
     assert repeats(results, outcomes).num_pairs == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arguments": {"enable_prefix_caching": False}},
+        {"engine_version": "0.9"},
+        {"quantization": "fp8"},
+        {"rate_per_s": 5.0},
+        {"num_requests": 80},
+        {"shares_prompts": True},
+        {"max_concurrency": 0},
+    ],
+)
+def test_closed_loops_of_another_engine_or_load_say_nothing_of_how_real_runs_repeat(change: dict[str, Any]) -> None:
+    """KubeCon's runs with the same limit of requests in flight passed for repeats, whatever their rates and arguments."""
+    one = Served(
+        name="", group="g", model="m", gpu="x", tensor_parallel_size=1, quantization=None, engine_version="", num_requests=40,
+        num_prompt_tokens=1000, num_output_tokens=9, max_concurrency=4, real=Measures(statistics={("ttft_s", "mean"): 0.1}),
+    )  # fmt: skip
+    outcome = Outcome(Measures(statistics={("ttft_s", "mean"): 0.1}), (1.0, 1.0, 1.0, 1.0))
+    assert repeats([one, replace(one, num_output_tokens=90)], [outcome, outcome]).num_pairs == 1
+    assert repeats([one, replace(one, **change)], [outcome, outcome]).num_pairs == 0
+
+
+def test_every_row_of_a_file_is_simulated_or_counted_with_the_reason(tmp_path: Path) -> None:
+    """Rows of disaggregated serving, and those that the config does not name, were dropped without a word."""
+    rows = [
+        f"{COLUMNS},silicon_ttft_ms,silicon_tpot_ms",
+        "2026.csv,agg,meta-llama/Llama-3.1-70B,1000,100,4,4,1,h100_sxm,vllm,,fp8,80,12",
+        "2026.csv,agg,meta-llama/Llama-3.1-70B,1000,100,8,4,1,h100_sxm,vllm,,fp8,90,13",
+        "2026.csv,agg,meta-llama/Llama-3.1-70B,1000,100,16,4,1,h100_sxm,vllm,,fp8,90,13",
+        *["2026.csv,disagg,meta-llama/Llama-3.1-70B,1000,100,,,,h100_sxm,vllm,,fp8,80,12"] * 3,
+        "2026.csv,agg,x/Qwen3-32B,1024,1024,8,2,1,h100_sxm,trtllm,1.0,fp8,50,9",
+    ]
+    (tmp_path / "silicon.csv").write_text("\n".join(rows) + "\n")
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    config = {
+        "kind": "validate",
+        "recordings": str(tmp_path / "silicon.csv"),
+        "include": ["*/c4", "*/c8", "*/c*4"],
+        "exclude": ["*/c8"],
+        "calibration": str(tmp_path / "gpu.yaml"),
+        "step_time_change": None,
+    }
+    (tmp_path / "against.yaml").write_text(yaml.safe_dump(config))
+    folder = run(tmp_path / "against.yaml", out=tmp_path, progress=False).folder
+    page, manifest = (folder / "report.md").read_text(), json.loads((folder / "manifest.json").read_text())
+    apart = "mode disagg, not agg: prefill and decode have engines of their own"
+    assert manifest["counts"]["results"] == 1
+    assert manifest["left_out"] == {"excluded by the config": 2}  # c8, and TensorRT-LLM's
+    assert manifest["not_included"] == {"that could be simulated": 1, apart: 3}
+    assert "! 2 results left out: excluded by the config" in page
+    assert f"! 4 results of the file not named by include: 3 {apart}; 1 that could be simulated" in page

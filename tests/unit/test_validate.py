@@ -13,7 +13,9 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
+from experiments.recorded.recordings import Recording
 from experiments.validations.errors import Measures, errors, spread_between
+from experiments.validations.run import is_repeat
 from sim.errors import ConfigError, TraceError
 from tests.recordings import record, some_requests
 from tests.shared import shared
@@ -112,6 +114,40 @@ def test_repeated_real_runs_are_compared_with_each_other(folder: Path, tmp_path:
     assert np.isnan(validated(folder, tmp_path, "plain").loc[("plain", "e2e_s", "p50"), "repeat_spread"])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine_args": {"enable_prefix_caching": True}},
+        {"engine_args": {"max_num_seqs": 16}},
+        {"num_gpu_blocks": 20_000},
+        {"scheduler_config": {"async_scheduling": True}},
+        {"model_config": {"num_hidden_layers": 2}},
+    ],
+)
+def test_runs_of_another_engine_are_no_repeats(change: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    """The prefix cache on and off passed for two runs of one workload, which allowed 46 %."""
+    for name, other in (("plain", "one"), ("slow", "two")):
+        for path in folder.glob(f"{name}_*"):
+            (tmp_path / path.name.replace(name, other)).write_text(path.read_text())
+    one, two = (Recording(tmp_path, name) for name in ("one", "two"))
+    assert is_repeat(one, two)
+    meta = json.loads((tmp_path / "two_meta.json").read_text())
+    for key, value in change.items():
+        meta[key] = {**meta.get(key, {}), **value} if isinstance(value, dict) else value
+    (tmp_path / "two_meta.json").write_text(json.dumps({**meta, "summary": {"n": 20}}))
+    assert not is_repeat(one, Recording(tmp_path, "two"))
+
+
+def test_runs_of_which_prompts_share_other_tokens_are_no_repeats(tmp_path: Path) -> None:
+    for name, shared_tokens in (("one", range(400)), ("other", range(300))):
+        requests = some_requests(5, shared=shared_tokens)
+        record(tmp_path, name, [(at_s, prompt[:320], output) for at_s, prompt, output in requests], caching=True)
+    one, other = (Recording(tmp_path, name) for name in ("one", "other"))
+    assert (one.requests[["prompt_len", "output_len"]] == other.requests[["prompt_len", "output_len"]]).all(axis=None)
+    assert is_repeat(one, one)
+    assert not is_repeat(one, other)
+
+
 def test_an_engine_argument_that_is_not_simulated_is_said(folder: Path, tmp_path: Path) -> None:
     for path in folder.glob("plain_*"):
         (tmp_path / path.name.replace("plain", "odd")).write_text(path.read_text())
@@ -133,6 +169,12 @@ def test_statistics_and_errors_by_hand() -> None:
     assert (rows["ttft_s", "p50"]["is_within"], rows["ttft_s", "p90"]["is_within"]) == (True, False)
     assert rows["requests_per_s", "mean"]["error"] == -0.5
     assert spread_between([real, simulated])["ttft_s"]["p50"] == pytest.approx(0.2 / 2.1)
+
+
+def test_what_was_not_simulated_is_neither_within_nor_beyond_the_tolerance() -> None:
+    (one,) = errors(Measures(statistics={("itl_s", "mean"): 0.01}), Measures(), {}, 0.05)
+    assert np.isnan(one["error"])
+    assert one["is_within"] is None
 
 
 @pytest.mark.parametrize(
