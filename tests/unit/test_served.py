@@ -39,6 +39,18 @@ def test_a_line_is_a_result(tmp_path: Path) -> None:
     assert engine_options(one)[0]["enable_prefix_caching"] is False
 
 
+def test_answers_of_one_token_have_no_tpot_rather_than_0(tmp_path: Path) -> None:
+    """A request in three answers with one token: TPOT is that of the others, and of one-token answers alone there is none."""
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    (one,) = read(tmp_path, row(2.0, out_len={"requested": 1}))
+    alone = simulate(one, str(tmp_path / "gpu.yaml"), 0.0, 45).measures
+    assert alone.count("tpot_s") == 0
+    assert np.isnan(alone.value("tpot_s", "mean"))
+    mixed = simulate(replace(one, num_output_tokens=3, shortest_share=0.4), str(tmp_path / "gpu.yaml"), 0.0, 45).measures
+    assert 0 < mixed.count("tpot_s") < mixed.count("ttft_s")
+    assert mixed.latencies["tpot_s"][np.isfinite(mixed.latencies["tpot_s"])].min() > 0.001
+
+
 def test_halved_tpot_and_itl_are_not_read(tmp_path: Path) -> None:
     """inference-perf counts two chunks a token: what it reports beside `mean_derived` is half of the truth."""
     times = {"tpot_ms": {"mean_derived": 8.2, "mean": 4.1}, "itl_ms": {"mean": 4.1}}

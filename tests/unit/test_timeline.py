@@ -146,3 +146,15 @@ def test_gauges_stay_with_their_interval_when_the_last_is_shorter(tmp_path):
     assert found["num_ready"].tolist() == [1, 2, 3]
     assert found["desired"].tolist() == [5, 6, 7]
     assert found["end_s"].tolist() == [60.0, 120.0, 150.0]
+
+
+def test_percentiles_of_an_interval_are_numpys_of_the_values_that_exist(tmp_path):
+    rng = np.random.default_rng(5)
+    ttft_s, tpot_s = rng.exponential(1, 50), rng.exponential(0.01, 50)
+    rows = synthetic.finished(np.arange(50.0), ttft_s, tpot_s, num_output_tokens=[1, 4] * 25)
+    (found,) = whole(table(tmp_path, rows)).iloc[:1].to_dict("records")
+    seen = pd.read_parquet(tmp_path / "requests.parquet")
+    assert (found["ttft_n"], found["tpot_n"]) == (50, 25)
+    for metric in ("ttft", "tpot"):
+        for percent in (50, 90, 99):
+            assert found[f"{metric}_p{percent}_s"] == np.percentile(seen[f"{metric}_s"].dropna(), percent), (metric, percent)

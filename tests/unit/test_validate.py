@@ -296,3 +296,10 @@ def test_recorded_runs_on_a_cpu_core_are_met(tmp_path: Path) -> None:
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
         assert found.loc[(metric, "p50"), "followed_error"] < 0.02, metric
     assert table[table["metric"] == "cached_token_share"]["error"].abs().max() < 0.01
+
+
+def test_a_metric_that_the_simulation_does_not_have_is_neither_within_nor_beyond() -> None:
+    real = Measures({"tpot_s": np.array([1.0, 2.0]), "ttft_s": np.array([1.0])})
+    simulated = Measures({"tpot_s": np.array([np.nan, np.nan]), "ttft_s": np.array([1.0])})
+    rows = errors(real, simulated, {}, 0.05)
+    assert {row["metric"]: row["is_within"] for row in rows} == {"tpot_s": None, "ttft_s": True}
