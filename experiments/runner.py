@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from experiments import live, provenance
 from experiments.calibrated import calibration_used, extrapolated
+from experiments.results.asked import Asked
 from experiments.results.tables import write_json
 from experiments.results.writer import PoolInfo, RunWriter
 from experiments.settings.experiment import Experiment
@@ -59,6 +60,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
     experiment = _simulation(run)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
     measure = experiment.measure
+    asked = Asked(experiment.traffic)
     writer = RunWriter(
         folder,
         pools=[PoolInfo(pool.name) for pool in experiment.pools],
@@ -67,9 +69,10 @@ def _simulate(run: RunConfig, folder: Path, progress: bool, line: int, prepare: 
         timeline_interval_s=experiment.timeline_interval_s,
         measure_start_s=measure.start_s,
         measure_end_s=measure.end_s,
+        asked=asked,
     )
     with _bar(run, progress, line) as tick:
-        wiring = Wiring(experiment, writer, tick)
+        wiring = Wiring(experiment, writer, tick, asked)
         simulation = wiring.simulation
         prepare(wiring)
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)
