@@ -13,6 +13,7 @@ import simpy
 from tqdm import tqdm
 
 from experiments import calibrated, live, provenance
+from experiments.results.asked import Asked
 from experiments.results.tables import write_json
 from experiments.results.writer import PoolInfo, RunWriter
 from experiments.settings.experiment import Experiment
@@ -60,6 +61,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, pr
     experiment = _simulation(run)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
     measure = experiment.measure
+    asked = Asked(experiment.traffic)
     writer = RunWriter(
         folder,
         pools=[PoolInfo(pool.name) for pool in experiment.pools],
@@ -68,9 +70,10 @@ def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, pr
         timeline_interval_s=experiment.timeline_interval_s,
         measure_start_s=measure.start_s,
         measure_end_s=measure.end_s,
+        asked=asked,
     )
     with _bar(run, progress, line) as tick:
-        wiring = Wiring(experiment, writer, tick)
+        wiring = Wiring(experiment, writer, tick, asked)
         simulation = wiring.simulation
         prepare(wiring)
         gaps = GapWindow(wiring.plane.fleet, measure.start_s, measure.end_s)

@@ -6,6 +6,7 @@ from typing import Any
 import routers
 from experiments import guards
 from experiments.live import start_engines
+from experiments.results.asked import Asked
 from experiments.settings.experiment import Experiment, RequestKind
 from experiments.settings.experiment import Pool as PoolConfig
 from experiments.settings.gateway import Gateway
@@ -69,7 +70,9 @@ def classes_of(experiment: Experiment, gateway: Gateway) -> Any:
 class Wiring:
     """Everything that one run is made of, not yet run."""
 
-    def __init__(self, experiment: Experiment, sink: Sink, progress: Callable[[float, int], None]) -> None:
+    def __init__(
+        self, experiment: Experiment, sink: Sink, progress: Callable[[float, int], None], asked: Asked | None = None
+    ) -> None:
         self.experiment = experiment
         self.traffic: TrafficStream = guards.streamed(experiment.traffic, experiment.seed, CHUNK_ROWS)
         self.engines = records(ENGINE, len(experiment.pools))
@@ -90,7 +93,8 @@ class Wiring:
             max_drain_s=experiment.max_drain_s,
         )
         pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
-        self.simulation = Simulation(self.plane, pools, self.traffic.chunks(), horizon, sink, progress)
+        arrivals = self.traffic.chunks() if asked is None else asked.noting(self.traffic)
+        self.simulation = Simulation(self.plane, pools, arrivals, horizon, sink, progress)
         if isinstance(self.plane, LivePlane):
             self.plane.attach(self.simulation.env)
 

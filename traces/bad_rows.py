@@ -17,6 +17,7 @@ from traces.traffic import count
 RECORDED = np.dtype(
     [
         ("at_ns", "i8"),
+        ("at_s", "f8"),  # the same, to the last bit, where the file counts seconds from the start of a run
         ("num_prompt_tokens", "i8"),
         ("num_output_tokens", "i8"),
         ("class_id", "i8"),
@@ -123,6 +124,7 @@ class RowCheck:
         for field in FIELDS[1:]:
             rows[field] = np.maximum(rows[field], 1)
         rows["at_ns"] = np.where(bad.unsorted, bad.latest_ns[1:], rows["at_ns"])
+        rows["at_s"] = np.where(bad.unsorted, bad.latest_ns[1:] / 1e9, rows["at_s"])
         return rows[~bad.unreadable & ~bad.too_many_tokens]
 
     def check_gaps(self, at_ns: NDArray[np.int64], before_ns: int = MISSING) -> None:

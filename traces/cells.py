@@ -70,7 +70,7 @@ def _scaled(column: Any, factor: int, is_whole: bool = True) -> Integers:
         else:
             fits = (whole >= -largest) & (whole <= largest)  # MISSING does not
             return np.where(fits, np.where(fits, whole, 0) * factor, MISSING)
-    numbers = _floats(column)
+    numbers = floats(column)
     fits = np.abs(numbers) < largest
     if is_whole:
         fits &= numbers == np.rint(numbers)
@@ -78,7 +78,8 @@ def _scaled(column: Any, factor: int, is_whole: bool = True) -> Integers:
     return np.where(fits, scaled, MISSING)
 
 
-def _floats(column: Any) -> NDArray[np.float64]:
+def floats(column: Any) -> NDArray[np.float64]:
+    """Returns the cells as floats; NaN where they are none."""
     try:
         numbers = pc.cast(column, pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -1,5 +1,6 @@
 """Names of classes that turn up in a file."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ MAX_CLASSES = 1000
 class Labels:
     """Numbers labels in the order in which they first appear, so that two passes over a file agree."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, known: Sequence[str] = ()) -> None:
+        """Begins with the labels that are known, by number."""
         self._path = path
-        self._ids: dict[str, int] = {}
+        self._ids = {label: number for number, label in enumerate(known)}
+        self._most = MAX_CLASSES + len(known)
 
     def ids(self, column: Any) -> NDArray[np.int64]:
         """Returns the number of each cell's label, an empty cell's being that of `default`.
@@ -30,7 +33,7 @@ class Labels:
         text = pc.fill_null(as_text(column), "default")
         encoded = pc.dictionary_encode(text)
         here = [self._ids.setdefault(label, len(self._ids)) for label in encoded.dictionary.to_pylist()]
-        if len(self._ids) > MAX_CLASSES:
+        if len(self._ids) > self._most:
             some = ", ".join(map(cut, list(self._ids)[:3]))
             raise TraceError(
                 f"{self._path}: columns.class_name names a column of more than {MAX_CLASSES:,} different values "

@@ -15,7 +15,7 @@ from sim.errors import TraceError
 from sim.limits import MAX_RUN_S
 from sim.records import ARRIVAL
 from traces.bad_rows import RECORDED, Policy, RowCheck
-from traces.cells import instants_ns, whole_numbers
+from traces.cells import floats, instants_ns, whole_numbers
 from traces.files import read_columns
 from traces.labels import Labels
 from traces.repeat import repeat
@@ -36,7 +36,8 @@ class Columns(NamedTuple):
 
 
 class Recorded(Traffic):
-    """The requests of a file, at their own times; time 0 is its first request, or `start_s` after that.
+    """The requests of a file, at their own times; time 0 is its first request (of a run's own requests.parquet the start of
+    that run), or `start_s` after that.
 
     In this order: bad rows, the window, `time_scale`, `rate_scale`, `limit`; rows after the limit are not read. Memory
     does not grow with the file, except to sort it.
@@ -82,6 +83,16 @@ class Recorded(Traffic):
     def layout(self) -> Columns:
         """Which columns hold the instants, the lengths and the class."""
 
+    @property
+    def keeps_time_zero(self) -> bool:
+        """Whether the file's instants count from the start of a run, in seconds."""
+        return False
+
+    @property
+    def known_classes(self) -> tuple[str, ...]:
+        """Classes that are known before the file is read, by number."""
+        return ()
+
     def content(self, batch: Any, rows: NDArray[Any]) -> Content | None:
         """Returns what a batch of the file says of its rows' tokens; None: nothing.
 
@@ -93,7 +104,7 @@ class Recorded(Traffic):
 
     def arrivals(self, seed: int, counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
         """Yields the arrivals of the file, with `time_scale` and `rate_scale` applied."""
-        rows_of_file = self._window(counts, Labels(self.path), segments)
+        rows_of_file = self._window(counts, Labels(self.path, self.known_classes), segments)
         own = self._times_segments > 1
         for rows in repeat(rows_of_file, self.rate_scale, seed, counts, copies_have_segments=own):
             rows["arrived_at_s"] *= self.time_scale
@@ -112,10 +123,10 @@ class Recorded(Traffic):
             if len(recorded) == 0:
                 continue
             if origin_ns is None:
-                origin_ns = int(recorded["at_ns"][0])
+                origin_ns = 0 if self.keeps_time_zero else int(recorded["at_ns"][0])
             self._check_span(origin_ns, int(recorded["at_ns"][-1]))
             # Whole nanoseconds are subtracted before they become floats: an epoch stamp would lose its last digits.
-            at_s = (recorded["at_ns"] - origin_ns) / 1e9
+            at_s = recorded["at_s"] if self.keeps_time_zero else (recorded["at_ns"] - origin_ns) / 1e9
             last_s = float(at_s[-1])
             inside = slice(*np.searchsorted(at_s, [self.start_s, np.inf if self.end_s is None else self.end_s]))
             if num_kept == 0:
@@ -164,6 +175,8 @@ class Recorded(Traffic):
 
     def _accepted(self, batch: Any, labels: Labels, segments: Segments, check: RowCheck) -> NDArray[Any]:
         rows = _recorded(batch, self.layout, labels)
+        if self.keeps_time_zero:
+            rows["at_s"] = floats(batch.column(self.layout.arrived_at))
         content = self.content(batch, rows)
         if content is not None and segments.is_open:
             times = self._times_segments
@@ -175,7 +188,7 @@ class Recorded(Traffic):
 
     @cached_property
     def _surveyed(self) -> tuple[Survey, Labels]:
-        labels = Labels(self.path)
+        labels = Labels(self.path, self.known_classes)
         # Each row yields at least one request unless the trace is thinned, so that the limit bounds the rows needed.
         enough = self.limit if self.limit is not None and self.rate_scale >= 1 else None
         return survey(_first(self._window(Counter(), labels, Segments(is_open=False)), enough)), labels

@@ -1,5 +1,7 @@
 """Any table of requests."""
 
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,8 +13,12 @@ from sim.records import SEGMENT
 from traces.cells import MISSING, Integers, Mask, whole_numbers
 from traces.ids import ids
 from traces.recorded import Columns, Recorded
+from traces.replay import ASKED, SEGMENTS, Facts, facts_of, written_content
 from traces.segments import Content, named
 from traces.shown import shown
+
+_OWN_CLASS = "class"
+"""The column of classes of a run's own requests.parquet."""
 
 
 class ColumnMap(Params):
@@ -45,32 +51,98 @@ class ColumnMap(Params):
 
 
 class Table(Recorded):
-    """Replays any CSV, Parquet or JSON-lines file that has a row for each request; a run's own requests.parquet is one."""
+    """Replays any CSV, Parquet or JSON-lines file that has a row for each request.
+
+    A run's own requests.parquet is known as such, and asks again exactly what was asked of that run, at the instants at which
+    it was sent: refused and cut requests in full, with their classes and the tokens that they share. `columns` and `time_unit`
+    may be left out.
+    """
 
     columns: ColumnMap = Field(default_factory=ColumnMap, description="Which column holds what.")
-    time_unit: Literal["s", "ms", "us", "ns", "iso8601"] = Field(
-        description="Unit of the arrival instants; iso8601 for dates such as 2024-05-10 00:00:00.25+00:00 (without a "
-        "zone: UTC). Only differences count: instants may start anywhere."
+    time_unit: Literal["s", "ms", "us", "ns", "iso8601"] | None = Field(
+        default=None,
+        description="Unit of the arrival instants, needed but for a run's own requests.parquet; iso8601 for dates such as "
+        "2024-05-10 00:00:00.25+00:00 (without a zone: UTC). Only differences count, except in a run's own requests.parquet: "
+        "instants may start anywhere.",
     )
+
+    @model_validator(mode="after")
+    def _has_unit(self) -> Self:
+        if self._facts is not None and self.time_unit not in (None, "s"):
+            raise ValueError(f"time_unit is {self.time_unit}; a run's own requests.parquet counts in s")
+        if self._facts is None and self.time_unit is None and Path(self.path).expanduser().exists():
+            raise ValueError("time_unit: missing; one of s, ms, us, ns, iso8601")
+        return self
+
+    @cached_property
+    def _facts(self) -> Facts | None:
+        """What is known of a run's own requests.parquet; None for another file, and where `columns` asks for other columns."""
+        plain, given = ColumnMap(), self.columns
+        asks_for_others = (plain.arrived_at, plain.num_prompt_tokens, plain.num_output_tokens) != (
+            given.arrived_at,
+            given.num_prompt_tokens,
+            given.num_output_tokens,
+        )
+        return None if asks_for_others else facts_of(self.path)
+
+    @property
+    def keeps_time_zero(self) -> bool:
+        """Whether the file's instants count from the start of a run, in seconds."""
+        return self._facts is not None
+
+    @property
+    def known_classes(self) -> tuple[str, ...]:
+        """Classes that are known before the file is read, by number."""
+        return self._facts.class_names if self._facts is not None and self.layout.class_name == _OWN_CLASS else ()
+
+    @property
+    def _is_all(self) -> bool:
+        """Whether a run's requests are all asked again."""
+        is_cut = self.start_s > 0 or self.end_s is not None or self.limit is not None or self.rate_scale != 1
+        return self._facts is not None and self._facts.is_whole and not is_cut
+
+    @property
+    def ends_at_s(self) -> float:
+        """The instant after which nothing arrives: of all of a run's requests, the end of that run's traffic."""
+        known_s = self._facts.ends_at_s if self._facts is not None and self._is_all else None
+        return max(super().ends_at_s, (known_s or 0.0) * self.time_scale)
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Mean prompt tokens of the file's requests; of all of a run's requests, what that run expected."""
+        known = self._facts.mean_prompt_tokens if self._facts is not None and self._is_all else None
+        return super().mean_prompt_tokens if known is None else known
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Mean output tokens of the file's requests; of all of a run's requests, what that run expected."""
+        known = self._facts.mean_output_tokens if self._facts is not None and self._is_all else None
+        return super().mean_output_tokens if known is None else known
 
     @property
     def layout(self) -> Columns:
         """The columns as configured."""
         columns = self.columns
-        content = (columns.prefix_id, columns.num_prefix_tokens, columns.session_id)
+        own = (columns.prefix_id, columns.num_prefix_tokens, columns.session_id)
+        content = tuple(name for name in own if name is not None)
+        if self._facts is not None:
+            content = content or (SEGMENTS if self._facts.has_segments else ())
+            return Columns(columns.arrived_at, columns.num_prompt_tokens, ASKED, columns.class_name or _OWN_CLASS, "s", content)
         return Columns(
             columns.arrived_at,
             columns.num_prompt_tokens,
             columns.num_output_tokens,
             columns.class_name,
-            self.time_unit,
-            tuple(name for name in content if name is not None),
+            self.time_unit or "s",
+            content,
         )
 
     def content(self, batch: Any, rows: NDArray[Any]) -> Content | None:
         """Returns the rows' prefixes and conversations, if the file has columns of them."""
         if not self.layout.content:
             return None
+        if self.layout.content == SEGMENTS:
+            return written_content(batch, rows["num_prompt_tokens"] + rows["num_output_tokens"])
         prompt_tokens = np.maximum(rows["num_prompt_tokens"], 1)
         output_tokens = np.maximum(rows["num_output_tokens"], 1)
         prefix_ids, given, has_prefix = self._prefixes(batch, len(rows))

@@ -1,5 +1,6 @@
 """requests.parquet: one row for every request that arrived, in order of arrival, written in row groups as the run goes."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from experiments.results.tables import Column, schema
+from experiments.results.tables import Column, schema, without_nan
 from sim.records import REASON_NAMES, STATUS_NAMES
 
 _NAME = pa.dictionary(pa.int16(), pa.string())  # as many as there are classes, see sim.limits
@@ -36,14 +37,25 @@ COLUMNS = (
 )
 _NAMES = [column.name for column in COLUMNS if column.type == _NAME]
 _WHOLE = [column.name for column in COLUMNS if column.type in (pa.int32(), pa.int64())]
+_ASKED = ["num_asked_tokens", "segment_tokens.list.element"]
+_REPEATED = "segment_ids.list.element"
 
 
 class RequestTable:
     """Appends blocks of requests to requests.parquet, each a row group, and reads columns of it again."""
 
-    def __init__(self, path: Path, classes: Sequence[str], pools: Sequence[str]) -> None:
+    def __init__(self, path: Path, classes: Sequence[str], pools: Sequence[str], asked: Sequence[Column] = ()) -> None:
+        """Opens the file.
+
+        Args:
+            path: of the file.
+            classes: their names, in the order of their indices.
+            pools: the same of the pools.
+            asked: columns besides COLUMNS, see experiments.results.asked.
+        """
         self._path = path
-        self._schema = schema(__doc__ or "", COLUMNS)
+        self._columns = (*COLUMNS, *asked)
+        self._schema = schema(__doc__ or "", self._columns)
         self._words = {
             "class": pa.array(classes, pa.string()),
             "pool": pa.array(pools, pa.string()),
@@ -56,8 +68,8 @@ class RequestTable:
             path,
             self._schema,
             compression="none",
-            use_dictionary=_NAMES,
-            column_encoding=dict.fromkeys(_WHOLE, "DELTA_BINARY_PACKED"),
+            use_dictionary=[*_NAMES, _REPEATED],
+            column_encoding=dict.fromkeys([*_WHOLE, *_ASKED], "DELTA_BINARY_PACKED"),
             write_statistics=["id", "arrived_at_s"],
         )
 
@@ -65,13 +77,15 @@ class RequestTable:
         """Writes one row group.
 
         Args:
-            columns: every name of COLUMNS -> (n,) values; NaN is null. Names are given as indices, and -1 is null.
+            columns: every name of the file's columns -> (n,) values; NaN is null. Names are given as indices, and -1 is null;
+                lists as Arrow has them.
         """
-        arrays = [self._array(column, columns[column.name]) for column in COLUMNS]
+        arrays = [self._array(column, columns[column.name]) for column in self._columns]
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
-    def close(self) -> None:
-        """Ends the file."""
+    def close(self, facts: Mapping[str, Any]) -> None:
+        """Ends the file with what is known of the whole, as JSON under `traffic` of its metadata."""
+        self._writer.add_key_value_metadata({"traffic": json.dumps(without_nan(facts))})
         self._writer.close()
 
     def read(self, names: Sequence[str]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -81,7 +95,9 @@ class RequestTable:
                 group = file.read_row_group(i, columns=list(names), use_threads=False)
                 yield {name: self._values(name, group.column(name)) for name in names}
 
-    def _array(self, column: Column, values: NDArray[Any]) -> pa.Array:
+    def _array(self, column: Column, values: Any) -> pa.Array:
+        if isinstance(values, pa.Array):
+            return values
         if column.type == pa.float64():
             return pa.array(values, from_pandas=column.is_optional)
         missing = values < 0 if column.is_optional else None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.results.asked import Asked
 from experiments.results.costs import write_replicas
 from experiments.results.counts import Counts
 from experiments.results.request_table import RequestTable
@@ -47,6 +48,7 @@ class RunWriter:
         timeline_interval_s: float,
         measure_start_s: float = 0.0,
         measure_end_s: float | None = None,
+        asked: Asked | None = None,
     ) -> None:
         """Opens requests.parquet in `folder`, which exists.
 
@@ -58,12 +60,14 @@ class RunWriter:
             timeline_interval_s: length of the timeline's intervals.
             measure_start_s: start of the window that the summary is about.
             measure_end_s: its end; None for the end of the run.
+            asked: what the requests ask for, in columns of their own; None: not to be written.
         """
         self._folder = folder
         self._pools = [pool.name for pool in pools]
         self._slo = slo
         self._window_s = (measure_start_s, np.inf if measure_end_s is None else measure_end_s)
-        self._table = RequestTable(folder / "requests.parquet", classes, self._pools)
+        self._asked = asked
+        self._table = RequestTable(folder / "requests.parquet", classes, self._pools, asked.columns if asked else ())
         self._timeline = Timeline(timeline_interval_s, classes, self._pools, slo)
         self._counts = Counts(classes, self._pools, slo, *self._window_s)
         self._pool_of_machine = np.full(1, -1, dtype=np.int64)  # the last place answers for machine -1
@@ -112,7 +116,7 @@ class RunWriter:
                 `never_sent` (num_classes,) requests, `has_prefix_cache`, `ideal_cached_share` and `step_times`, optional.
         """
         self._flush()
-        self._table.close()
+        self._table.close({"num_requests": self._first_pending, **(self._asked.facts() if self._asked else {})})
         self._timeline.write(self._folder / "timeline.parquet")
         write_replicas(self._folder / "replicas.parquet", machines, totals["duration_s"])
         run = Run(
@@ -142,7 +146,7 @@ class RunWriter:
         is_judged, is_good = self._counts.verdicts(columns)
         self._counts.add(columns, is_judged, is_good)
         self._timeline.add_requests(columns, is_judged, is_good)
-        self._table.append(columns)
+        self._table.append(columns | self._asked.take(self._num_pending) if self._asked else columns)
         self._first_pending += self._num_pending
         self._num_pending = 0
 
