@@ -44,7 +44,7 @@ class Asked:
         if len(self.columns) > 1:
             ends = np.cumsum(np.concatenate([[0], counts.take(num_requests)]))
             for column, queue in zip(SEGMENTS, flat, strict=True):
-                values = pa.array(queue.take(int(ends[-1])))
+                values = pa.array(queue.take(int(ends[-1])), column.type.value_type)
                 taken[column.name] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, type=column.type)
         return taken
 

@@ -7,6 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from traces import KINDS, Traffic
+from traces.generated import Generated
+from traces.segments import named
 
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 10}}
 
@@ -219,3 +221,62 @@ def test_gaps_of_a_fixed_count_are_exponential() -> None:
     assert np.var(gaps * 100) == pytest.approx(1.0, abs=4 * (8 / 1e4) ** 0.5)
     for share in (0.1, 0.5, 0.9):
         assert np.mean(at_s < 100 * share) == pytest.approx(share, abs=4 * (share * (1 - share) / 1e4) ** 0.5)
+
+
+def test_nothing_arrives_at_the_very_end() -> None:
+    """The end belongs to what comes after: an even load of 1/s over 10 s has 10 requests, at 0 to 9 s."""
+    assert arrivals(traffic("constant", rate_per_s=1.0, duration_s=10.0))["arrived_at_s"].tolist() == list(range(10))
+
+
+def test_noise_changes_at_the_instants_of_its_intervals_and_a_seed_has_its_own() -> None:
+    day = traffic("diurnal", peak_per_s=1.0, trough_per_s=1.0, noise=0.5, noise_interval_s=300.0, duration_s=1500.0)
+    assert isinstance(day, Generated)
+    edges_s = 300.0 * np.arange(1, 5)
+    at, before, later = (day.rate(1).per_s(edges_s + shift_s) for shift_s in (0.0, -1e-6, 299.0))
+    assert at.tolist() == later.tolist()
+    assert before.tolist()[1:] == at.tolist()[:-1]
+    assert len({*at.tolist(), *day.rate(2).per_s(edges_s).tolist()}) == 8
+
+
+def test_noise_factors_are_lognormal_of_mean_one() -> None:
+    day = traffic("diurnal", peak_per_s=1.0, trough_per_s=1.0, noise=0.8, noise_interval_s=1.0, duration_s=40_000.0)
+    assert isinstance(day, Generated)
+    logs = np.log(day.rate(3).per_s(np.arange(40_000.0)))
+    assert logs.std() == pytest.approx(0.8, abs=4 * 0.8 / 80_000**0.5)
+    assert logs.mean() == pytest.approx(-0.8**2 / 2, abs=4 * 0.8 / 200)
+
+
+@pytest.mark.parametrize("first_weekday", ["monday", "saturday", "sunday"])
+def test_saturday_and_sunday_are_the_weekend_and_begin_at_midnight(first_weekday: str) -> None:
+    days = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+    week = traffic(
+        "diurnal", peak_per_s=1.0, trough_per_s=1.0, weekend_factor=0.5, first_weekday=first_weekday, duration_s=14 * 86_400.0
+    )
+    assert isinstance(week, Generated)
+    names = [days[(days.index(first_weekday) + i) % 7] for i in range(14)]
+    expected = [0.5 if name in ("saturday", "sunday") else 1.0 for name in names]
+    assert week.rate(None).per_s(86_400.0 * np.arange(14)).tolist() == expected
+    assert week.rate(None).per_s(86_400.0 * np.arange(1, 15) - 1e-3).tolist() == expected
+
+
+def test_classes_come_in_their_shares_and_each_with_its_own_lengths() -> None:
+    classes = [
+        {"name": name, "share": share, "lengths": LENGTHS | {"prompt": {"kind": "fixed", "tokens": tokens}}}
+        for name, share, tokens in (("a", 1, 10), ("b", 5, 20), ("c", 4, 30))
+    ]
+    rows = arrivals(make("concurrent", limit=20_000, classes=classes))
+    assert (rows["num_prompt_tokens"] == 10 * (rows["class_id"] + 1)).all()
+    shares = np.bincount(rows["class_id"]) / 20_000
+    assert np.abs(shares - [0.1, 0.5, 0.4]).max() < 4 * 0.5 / 20_000**0.5
+
+
+def test_prefixes_are_as_popular_as_zipf_says_and_begin_their_share_of_the_prompts() -> None:
+    prefixes = {"num": 3, "tokens": 50, "zipf": 1.0, "share": 0.6}
+    stream = traffic("concurrent", limit=30_000, prefixes=prefixes).stream(1)
+    (rows,) = stream.chunks()
+    contents = [int(named("prefix", np.array([i]))[0]) for i in range(3)]
+    segments = stream.segments_of(rows)
+    assert (segments["num_tokens"] == 50).all()
+    counts = np.array([np.count_nonzero(segments["content"] == content) for content in contents]) / 30_000
+    assert np.abs(counts - 0.6 * np.array([6, 3, 2]) / 11).max() < 4 * 0.5 / 30_000**0.5
+    assert rows["num_segments"].mean() == pytest.approx(0.6, abs=4 * 0.5 / 30_000**0.5)

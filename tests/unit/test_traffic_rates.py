@@ -77,3 +77,26 @@ def test_no_arrival_in_a_night_without_traffic() -> None:
     hours = at_s / HOUR_S % 24
     assert ((hours >= 8 - 1e-9) & (hours < 20)).all()
     assert at_s[0] == pytest.approx(8 * HOUR_S)  # the first tick, at 0, waits for the first traffic
+
+
+# Edges: each instant belongs to the interval that it begins
+
+
+def test_a_factor_holds_from_its_own_instant_on_and_the_last_for_ever() -> None:
+    rate = Scaled(Flat(2.0), np.array([1.0, 5.0, 0.0]), 10.0)
+    before = np.nextafter(10.0, 0.0)
+    assert rate.per_s(np.array([0.0, before, 10.0, 19.9, 20.0, 1e6])).tolist() == [2.0, 2.0, 10.0, 10.0, 0.0, 0.0]
+    assert rate.expected(np.array([0.0, 10.0, 15.0, 20.0, 1e6])).tolist() == [0.0, 20.0, 70.0, 120.0, 120.0]
+
+
+def test_a_square_day_is_at_its_peak_from_six_hours_before_to_six_hours_after() -> None:
+    rate = daily("square")
+    at_s = HOUR_S * np.array([8.0, 20.0, 32.0, 44.0])
+    assert rate.per_s(at_s).tolist() == [200.0, 40.0, 200.0, 40.0]
+    assert rate.per_s(np.nextafter(at_s, 0.0) - 1e-6).tolist() == [40.0, 200.0, 40.0, 200.0]
+
+
+def test_a_tick_at_which_the_count_rests_is_the_end_of_the_rest() -> None:
+    rate = Scaled(Flat(1.0), np.array([1.0, 0.0, 1.0]), 10.0)
+    at_s = Rescaling(rate, 30.0).instants(np.array([5.0, np.nextafter(10.0, 0.0), 10.0 + 1e-9, 15.0]))
+    assert at_s == pytest.approx([5.0, 10.0, 20.0, 25.0], abs=1e-6)
