@@ -43,7 +43,7 @@ class PlannedDay:
         """Returns a row for each hour: mean and highest demand, and each policy's mean GPUs."""
         rows = []
         for start_s in np.arange(0.0, self.edges_s[-1], HOUR_S).tolist():
-            inside = (self.edges_s[:-1] >= start_s) & (self.edges_s[:-1] < start_s + HOUR_S)
+            inside = (self.edges_s[1:] > start_s) & (self.edges_s[:-1] < start_s + HOUR_S)  # steps need not end with the hour
             demand = self.demand_per_s[inside]
             row = {"hour": round(start_s / HOUR_S), "demand_per_s": demand.mean(), "peak_per_s": demand.max()}
             rows.append(row | {f"{day.policy}_gpus": day.gpus[inside].mean() for day in self.policies})

@@ -48,13 +48,15 @@ def _left_out(outcome: Outcome) -> list[str]:
 
 
 def _counted(outcome: Outcome) -> list[str]:
-    """Rows of the file that are not as they were read."""
-    counts = outcome.traffic.lengths.counts
-    return [
+    """Rows of the file that are not as they were read, and requests that a client would hold back."""
+    counts, limit = outcome.traffic.lengths.counts, outcome.plan.traffic.max_concurrency
+    held_back = f"max_concurrency {limit} is not planned with: requests are taken to arrive when they are due."
+    rows = [
         f"{number:,} of the {counts['read']:,} rows read: {name.replace('_', ', ', 1).replace('_', ' ')}."
         for name, number in counts.items()
         if number and name.startswith(("dropped", "clipped"))
     ]
+    return rows if limit is None else [*rows, held_back]
 
 
 def step_times_briefly(outcome: Outcome) -> list[str]:

@@ -56,8 +56,9 @@ def _traffic_line(outcome: Outcome) -> str:
     seeds = ", ".join(map(str, trials.seeds))
     asked = " and ".join(map(str, targets_of(outcome.plan.slo))) or "no targets"
     return (
-        f"{span[0].upper()}{span[1:]}, seeds {seeds}, all with the same traffic. Targets: {asked}, each on every seed and on "
-        f"average with {trials.confidence * 100:.0f} % confidence; who is not served in time counts as a miss."
+        f"{span[0].upper()}{span[1:]}, seeds {seeds}; whatever is tried sees the same requests. Targets: {asked}, each on "
+        f"every seed and on average with {trials.confidence * 100:g} % confidence; a request that is not served in time "
+        "misses them."
     )
 
 

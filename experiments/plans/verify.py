@@ -25,6 +25,9 @@ from sim.metrics import between, percentile_ranks
 AGREES = 0.05
 """Gap up to which a closed form counts as right: what a plan rounds up anyway."""
 
+CACHED = "prompt tokens cached, %"
+"""The one quantity of which more is better."""
+
 MOST = 8
 """How many times the planned instances the search for enough of them goes up to."""
 
@@ -51,7 +54,8 @@ class Row(NamedTuple):
             return "closed form says nothing"
         if abs(self.gap) <= AGREES:
             return "agrees"
-        return "closed form optimistic" if self.gap > 0 else "closed form pessimistic"
+        is_less_of_good = self.quantity == CACHED and self.gap < 0
+        return "closed form optimistic" if self.gap > 0 or is_less_of_good else "closed form pessimistic"
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def _rows(
     if traffic.uses_own_share:
         first = fleet.pools[0].role
         shares = [100 * run.steps[first].cached_share for run in runs]
-        yield _row("prompt tokens cached, %", 100 * traffic.peak.cached_share, shares)
+        yield _row(CACHED, 100 * traffic.peak.cached_share, shares)
     role = fleet.pools[-1].role
     if role != "prefill" and all(role in run.steps for run in runs):
         name = "decode " if role == "decode" else ""

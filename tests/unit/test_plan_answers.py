@@ -23,7 +23,7 @@ from experiments.plans.run import document
 from experiments.plans.simulated import simulated
 from experiments.plans.sizes import at_size, in_proportion
 from experiments.plans.trial import Arriving, Ran, arrivals_of, separate, shared
-from experiments.plans.verify import _percentile, verified
+from experiments.plans.verify import Row, _percentile, verified
 from experiments.running import Result
 from experiments.settings.loading import load
 from sim.errors import ConfigError
@@ -566,3 +566,20 @@ def test_searches_and_checks_are_the_same_whoever_asks(tmp_path: Path) -> None:
     assert answer.fleet.working == {"shared": candidate.num_replicas}
     checked = verified(plan, traffic, candidate.fleet)
     assert checked.needed == answer.fleet.working
+
+
+def test_intervals_that_do_not_fill_hours_leave_no_hour_empty(tmp_path: Path) -> None:
+    """Steps of 50 minutes: the third hour begins within the last one."""
+    traffic = {**SMALL["traffic"], "rate_per_s": 1, "duration_s": 9000}
+    hours = planned(tmp_path, traffic=traffic, interval_s=3000).day.hours()
+    assert [row["demand_per_s"] for row in hours] == pytest.approx([1.0] * 3)
+
+
+def test_a_cache_that_finds_less_than_counted_on_makes_the_closed_form_optimistic() -> None:
+    found = [Row(name, 40.0, 10.0, 1.0).verdict for name in ("prompt tokens cached, %", "TPOT p50, ms")]
+    assert found == ["closed form optimistic", "closed form pessimistic"]
+
+
+def test_a_client_s_limit_is_said_to_be_left_out(tmp_path: Path) -> None:
+    outcome = planned(tmp_path, traffic={**SMALL["traffic"], "max_concurrency": 16})
+    assert "max_concurrency 16 is not planned with" in as_text(page(outcome))

@@ -286,3 +286,160 @@ def test_windows_and_masks() -> None:
 def test_what_is_impossible_or_nonsense_is_refused(ask: Callable[[], Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         ask()
+
+
+def engine_8b(**options: Any) -> Any:
+    return Instance(Surrogate(max_model_len=32_768, **options), LLAMA_8B, H100).with_mfu(0.5, 2000).engine
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_the_last_block_of_each_answer_is_half_empty(block_size: int) -> None:
+    engine = engine_8b(block_size=block_size)
+    found = mixed_capacity(engine, 2000, 400)
+    assert found is not None
+    assert found.binding == "memory"
+    assert found.batch == pytest.approx(engine.num_usable_blocks * block_size / (2000 + 400 / 2 + block_size / 2))
+
+
+def test_what_the_watermark_keeps_free_holds_no_answer() -> None:
+    all_of_it, most = (mixed_capacity(engine_8b(watermark=share), 2000, 400) for share in (0.0, 0.25))
+    assert all_of_it is not None
+    assert most is not None
+    assert most.batch == pytest.approx(0.75 * all_of_it.batch, rel=1e-3)
+
+
+def test_max_num_seqs_and_the_budget_limit_the_answers_under_way() -> None:
+    seqs = mixed_capacity(engine_8b(max_num_seqs=32), 2000, 400)
+    assert seqs is not None
+    assert (seqs.batch, seqs.binding) == (32, "max_num_seqs")
+    assert mixed_capacity(engine_8b(num_gpu_blocks=2), 2000, 400) is None
+
+
+def test_a_balance_is_its_formula() -> None:
+    """A prompt of 2,000 in a budget of 1,024 beside 100 answers: three chunks of 667, which read each other."""
+    engine, batch, prompt, output = engine_8b(max_num_batched_tokens=1024), 100.0, 2000.0, 400.0
+    found = mixed(engine, batch, prompt, output)
+
+    def seconds(num_requests: int, num_tokens: int, attended: float, read: float) -> float:
+        step = equal_requests(1, 1, 0)
+        step.num_requests, step.num_tokens, step.attended_tokens, step.kv_tokens = num_requests, num_tokens, attended, read
+        return float(step_time(step, engine))
+
+    context, chunks = batch * (prompt + output / 2), 3
+    decode_s = seconds(100, 100, context, context)
+    read = prompt * (1 + 2 + 3) / 3 / 3
+    prompt_s = seconds(101, round(100 + prompt / chunks), context + prompt**2 / 2 / chunks, round(context + read))
+    each_s = (output - 1) * decode_s / batch + chunks * (prompt_s - decode_s)
+    assert found.requests_per_s == pytest.approx(1 / each_s)
+    assert found.tpot_s == pytest.approx(batch * each_s / (output - 1))
+    assert found.prompt_share == pytest.approx(chunks * prompt_s / each_s)
+    fits, does_not = (mixed(engine, 24.0, tokens, output).requests_per_s for tokens in (1000, 1001))
+    assert abs(fits / does_not - 1) > 0.01  # a second chunk, for one token
+
+
+def test_short_answers_are_under_way_less_than_all_the_time() -> None:
+    """16,000 in, 3 out: seldom is one answer under way, and a request alone has the TPOT of a decode step."""
+    engine = engine_8b()
+    alone_s = decode_step_s(engine, 1, 16_001.5)
+    seldom = mixed_at(engine, 0.01, 16_000, 3)
+    assert seldom is not None
+    assert seldom.batch < 1
+    assert seldom.tpot_s == pytest.approx(alone_s, rel=0.02)
+    assert mixed_capacity(engine, 16_000, 3, 0.9 * alone_s) is None
+    limited = mixed_capacity(engine, 16_000, 3, 2 * alone_s)
+    assert limited is not None
+    assert limited.tpot_s == pytest.approx(2 * alone_s)
+    full = mixed_capacity(engine, 16_000, 3)
+    assert full is not None
+    assert full.prompt_share == pytest.approx(1.0)  # prompts alone, in steps after steps
+
+
+@pytest.mark.parametrize("prompt", [50, 2000, 16_000])
+def test_answers_of_one_token_are_prompts_alone(prompt: int) -> None:
+    engine = engine_8b()
+    one, little_more = mixed_capacity(engine, prompt, 1, tpot_s=1e-6), mixed_capacity(engine, prompt, 1.0001)
+    assert one is not None
+    assert little_more is not None
+    assert np.isnan(one.tpot_s)
+    assert one.requests_per_s == pytest.approx(capacity(engine, prompt, 1).requests_per_s)
+    assert one.requests_per_s >= 0.99 * little_more.requests_per_s  # the latter reads one prompt a step
+    assert mixed_at(engine, 0.1, prompt, 1) is None
+    with pytest.raises(ValueError, match="answers of one token have no decode pool"):
+        decode_pool(layout(tp(4), Work(2000, 2000)), Demand(1, prompt, 1), 0.8)
+
+
+def test_loads_of_pools_count_what_is_computed_and_no_first_token() -> None:
+    demand = Demand(10, 2000, 400, 0.25)
+    assert (demand.cached_tokens, demand.context_tokens) == (500, 2200)
+    prefill = prefill_pool(tp(4), demand, 0.8)
+    assert prefill.load == 10 * 1500
+    assert prefill.capacity == pytest.approx(tp(4).prefill_tokens_per_s(2000, 500))
+    assert prefill.num_gpus == 4 * prefill.num_instances
+    assert decode_pool(layout(tp(4), Work(2200, 2200)), demand, 0.8).load == 10 * 399
+    assert prefill.utilization == pytest.approx(prefill.load / prefill.capacity / prefill.num_instances)
+    assert prefill.utilization_without(0) == prefill.utilization
+
+
+def test_a_load_that_fits_exactly_takes_no_further_instance() -> None:
+    assert num_instances(40.0, 10.0, 0.8) == 5
+    assert num_instances(40.001, 10.0, 0.8) == 6
+    assert num_instances(0.0, 10.0, 0.8) == 1
+
+
+def test_a_slower_instance_does_less_in_proportion() -> None:
+    plain = prefill_pool(tp(4), Demand(200, 2000, 400), 0.8, num_spare=1)
+    slower = plain.derated(0.5, 0.8)
+    assert slower.capacity == 0.5 * plain.capacity
+    assert slower.num_instances == 1 + num_instances(plain.load, 0.5 * plain.capacity, 0.8)
+
+
+def test_dollars_go_to_the_tokens_of_their_phase() -> None:
+    cost = token_cost(76, 36, 2.0, 400_000, 80_000)
+    assert cost.per_million_input == pytest.approx(76 * 2 / 3600 / 0.4)
+    assert cost.per_million_output == pytest.approx(36 * 2 / 3600 / 0.08)
+    assert cost.per_million == pytest.approx(112 * 2 / 3600 / 0.48)
+    assert token_cost(4, 0, 2.0, 1000, 1).per_million_output == 0.0  # answers of one token
+    assert mean_utilization(120, 120, 0.8) == 0.8
+
+
+def test_what_a_published_fleet_computes_is_what_no_cache_answered() -> None:
+    fleet = PublishedFleet(278, 226.75, 8, 608e9, 342e9, 168e9, 73_700, 14_800)
+    assert fleet.computed_input_per_s == pytest.approx((608e9 - 342e9) / 86_400)
+    assert PublishedFleet(278, 226.75, 8).computed_input_per_s is None
+    assert PublishedFleet(2, 2, 8, 1.0, 1.0).computed_input_per_s == 0.0
+    with pytest.raises(ValueError, match="cached_input_tokens 2 is above input_tokens 1"):
+        PublishedFleet(2, 1, 8, 1.0, 2.0)
+
+
+def test_a_day_by_hand() -> None:
+    """One replica does one; a cold start takes two steps, and the day before was the same."""
+    load = np.array([1.0, 1.0, 3.0, 3.0, 3.0, 2.0, 1.0, 1.0])
+    reactive = replicas_of_day(load, 1.0, 2, "reactive")
+    assert reactive.ready.tolist() == [1, 1, 1, 1, 3, 2, 1, 1]
+    assert reactive.billed.tolist() == [1, 1, 3, 3, 3, 2, 1, 1]
+    forecast = replicas_of_day(load, 1.0, 2, "forecast")
+    assert forecast.ready.tolist() == [1, 1, 3, 3, 3, 2, 1, 1]
+    assert forecast.billed.tolist() == [3, 3, 3, 3, 3, 2, 1, 1]
+    assert replicas_of_day(load, 2.0, 0, "reactive").ready.tolist() == [1, 1, 2, 2, 2, 1, 1, 1]
+    assert replicas_of_day(load, 2.0, 0, "reactive", 0.5, 2).ready.tolist() == [2, 2, 3, 3, 3, 2, 2, 2]
+    assert replicas_of_day(np.zeros(3), 1.0, 1, "fixed", 1.0, 0).billed.tolist() == [0, 0, 0]
+
+
+def test_a_start_that_is_no_longer_wanted_is_cancelled() -> None:
+    """Three are asked for in step 1 and one of them called off in step 2: two are ready in step 4."""
+    load = np.array([1.0, 4.0, 3.0, 3.0, 3.0, 3.0])
+    found = replicas_of_day(load, 1.0, 3, "reactive")
+    assert found.ready.tolist() == [1, 1, 1, 1, 3, 3]
+    assert found.billed.tolist() == [1, 4, 3, 3, 3, 3]
+
+
+def test_a_calibrated_instance_moves_the_bytes_of_its_cache() -> None:
+    """Its engine counts the time of reading KV in bytes; a transfer takes those that there are."""
+    plain = Instance(Surrogate(max_model_len=4096), LLAMA_8B, gpu("a100-sxm"))
+    measured = Instance(
+        Surrogate(max_model_len=4096, calibration="calibrations/vllm-0.15_a100-sxm_served.yaml"), LLAMA_8B, gpu("a100-sxm")
+    )
+    assert measured.engine.kv_bytes_per_token != plain.engine.kv_bytes_per_token
+    assert measured.kv_bytes_per_token == plain.kv_bytes_per_token == 131_072
+    assert plain.mfu(2000) == pytest.approx(1.0)
+    assert 0.3 < measured.mfu(2000) < 1.0
