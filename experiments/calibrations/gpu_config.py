@@ -50,7 +50,8 @@ class CalibrateGpu(Study):
     )
     served: str = Field(
         min_length=1,
-        description="Served results: JSON lines in the form of serving_ground_truth.jsonl, or a YAML index of reports",
+        description="Served results: JSON lines in the form of serving_ground_truth.jsonl, silicon_sample.csv, a load "
+        "generator's report, or a YAML index of such reports",
     )
     include: list[str] = Field(
         default=["*"], min_length=1, description="Results to fit, as group/gpu/model/tp/workload/rate; * stands for anything"

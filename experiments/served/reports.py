@@ -45,12 +45,7 @@ def documents(path: Path) -> list[Any]:
     Raises:
         TraceError: it cannot be read, or is no JSON.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: is not text ({error.reason})") from error
+    text = text_of(path)
     found: list[Any] = []
     at, decoder = _after_space(text, 0), json.JSONDecoder()
     while at < len(text):
@@ -61,6 +56,20 @@ def documents(path: Path) -> list[Any]:
         found += document if isinstance(document, list) else [document]
         at = _after_space(text, at)
     return found
+
+
+def text_of(path: Path) -> str:
+    """Returns what a file says.
+
+    Raises:
+        TraceError: it cannot be read, or is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: is not text in UTF-8 ({error.reason})") from error
 
 
 def _after_space(text: str, at: int) -> int:

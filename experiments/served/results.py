@@ -54,6 +54,14 @@ class Sent:
     not_told: Mapping[str, str] = field(default_factory=dict)  # topic -> what the report does not say, and how it is taken
     problem: str = ""  # why it cannot be simulated
 
+    def __post_init__(self) -> None:
+        rates = (self.ramp.start_per_s, self.ramp.end_per_s) if self.ramp else ()
+        if not (0 <= self.rate_per_s < np.inf and all(0 < rate < np.inf for rate in rates) and self.burstiness > 0):
+            given = f"rate {self.rate_per_s:g}, ramp {self.ramp}, burstiness {self.burstiness:g}"
+            raise ValueError(f"requests cannot be sent with {given}; rates and burstiness are positive")
+        if self.num_requests < 0 or self.max_concurrency < 0:
+            raise ValueError(f"{self.num_requests} requests, at most {self.max_concurrency} in flight, cannot be sent")
+
     @property
     def is_at_once(self) -> bool:
         """Whether all requests are there from the start."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.served.lines import served_of_line
 from experiments.served.reported import served_of_report
-from experiments.served.reports import documents, indexed, on_its_own, read_report
+from experiments.served.reports import documents, indexed, on_its_own, read_report, text_of
 from experiments.served.results import Served
 from experiments.served.silicon import read_silicon
 from experiments.served.tools import tool_of
@@ -62,7 +62,7 @@ def _results(path: Path) -> Iterator[Served]:
 def _documents(path: Path) -> list[tuple[int, Any]]:
     """The documents of a file with their numbers: its lines, or where the first is none, what there is of many lines each."""
     found: list[tuple[int, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_of(path).splitlines(), start=1):
         try:
             found += [(number, json.loads(line))] if line.strip() else []
         except ValueError as error:

@@ -16,7 +16,7 @@ class Validate(Study):
         min_length=1,
         description="Folder of recorded runs: NAME_meta.json, NAME_requests.csv, NAME_steps.jsonl of each, and where prompts "
         "share tokens NAME_prompts.json; or LLMServingSim's HARDWARE/MODEL/vllm/; or served results, as "
-        "serving_ground_truth.jsonl or a YAML index of load generators' reports",
+        "serving_ground_truth.jsonl, silicon_sample.csv, a load generator's report, or a YAML index of such reports",
     )
     include: list[str] = Field(
         default=["*"], min_length=1, description="Names of the recordings to simulate; * stands for anything"

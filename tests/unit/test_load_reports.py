@@ -121,7 +121,29 @@ def test_a_client_that_holds_requests_back_is_not_replayed_by_what_it_waited_for
     assert arrivals(held, tmp_path)["num_prompt_tokens"].tolist() == [10, 20, 30, 40, 50]
     wished = only(tmp_path, detailed(5, max_concurrency=2, queue_times=[0.0, 0.0, 2.0, 5.0, 10.0]))
     assert arrivals(wished, tmp_path)["arrived_at_s"].tolist() == [0, 1, 2, 4, 6]
-    assert (wished.max_concurrency, only(tmp_path, detailed(5, max_concurrency=5)).max_concurrency) == (2, 0)
+    assert wished.max_concurrency == 2
+    free = only(tmp_path, detailed(5, max_concurrency=5))
+    assert (free.max_concurrency, arrivals(free, tmp_path)["arrived_at_s"].tolist()) == (0, [0, 1, 4, 9, 16])
+
+
+def test_a_replayed_trace_without_its_instants_is_said(tmp_path: Path) -> None:
+    replayed, burst = (only(tmp_path, VLLM | {"request_rate": "inf", "max_concurrent_requests": most}) for most in (7, 100))
+    assert "may replay a trace" in replayed.not_told["arrivals"]
+    assert "arrivals" not in burst.not_told
+
+
+@pytest.mark.parametrize(
+    "changes", [{"request_rate": float("nan")}, {"request_rate": -1.0}, {"burstiness": -2.0}, {"completed": 0}]
+)
+def test_a_load_that_cannot_be_sent_is_refused_in_a_line(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"report\.json: is no report that we know \(one of vllm bench serve; ValueError: "):
+        only(tmp_path, VLLM | changes)
+
+
+def test_a_file_that_is_no_text_is_refused_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(TraceError, match=r"bench\.json: is not text in UTF-8"):
+        read_served(tmp_path / "bench.json")
 
 
 def test_lengths_of_which_only_means_are_known_are_said(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Source: vLLM's benchmarks/serve.py, 0.10 to 0.32.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,11 @@ RAMPS = ("linear", "exponential")
 DETAILED = ("input_lens", "output_lens", "ttfts")
 """What --save-detailed adds, a value a request, besides `start_times` and the rest."""
 
+REPLAY = (
+    "it has no rate, and yet not all requests were in flight at a time: it may replay a trace, whose instants only "
+    "--save-detailed keeps; all are sent at once"
+)
+
 
 def read(report: Mapping[str, Any]) -> Iterator[Report]:
     """Yields the one run of a report.
@@ -31,7 +37,7 @@ def read(report: Mapping[str, Any]) -> Iterator[Report]:
     num = int(report["completed"])
     if not num:
         raise ValueError("no request was completed")
-    num_failed = int(report.get("failed") or max(0, int(report.get("num_prompts") or num) - num))
+    num_failed = _num_failed(report, num)
     has_each = all(len(report.get(key) or ()) == num + num_failed for key in DETAILED)
     is_done = np.array([not error for error in report.get("errors") or [""] * (num + num_failed)]) if has_each else None
     yield Report(
@@ -43,34 +49,50 @@ def read(report: Mapping[str, Any]) -> Iterator[Report]:
     )
 
 
+def _num_failed(report: Mapping[str, Any], num: int) -> int:
+    """Old versions do not count them; a data set may have fewer prompts than were asked for."""
+    if report.get("failed") is not None:
+        return int(report["failed"])
+    num_sent = len(report.get("ttfts") or ()) or int(report.get("num_prompts") or num)
+    return max(0, num_sent - num)
+
+
 def _sent(report: Mapping[str, Any], num: int, num_failed: int, is_done: Any) -> Sent:
     rate, burstiness = float(report["request_rate"]), float(report.get("burstiness") or 1.0)
-    limit = int(report.get("max_concurrency") or 0)
-    totals = [report["total_input_tokens"], report["total_output_tokens"]]
-    not_told, problem = failures(num + num_failed, num_failed)
-    not_told[PREFIXES] = NO_PREFIXES
-    if is_done is None:
-        not_told[LENGTHS] = untold_lengths(totals, num)
-    if report.get("spec_decode_num_drafts"):
-        not_told["drafts"] = "drafts were accepted; they are simulated only as far as server_args say which"
+    given = int(report.get("max_concurrency") or 0)
+    limit = given if given < num + num_failed else 0
     strategy = report.get("ramp_up_strategy")
-    if strategy and strategy not in RAMPS:
-        problem = f"its rate ramps up in a way that is not known: {str(strategy)[:40]}"
     ramp = Ramp(strategy, float(report["ramp_up_start_rps"]), float(report["ramp_up_end_rps"])) if strategy in RAMPS else None
-    return Sent(
+    not_told, problem = failures(num + num_failed, num_failed)
+    if strategy and ramp is None:
+        problem = f"its rate ramps up in a way that is not known: {str(strategy)[:40]}"
+    sent = Sent(
         rate_per_s=0.0 if ramp or rate == float("inf") else rate,
         num_requests=num,
-        num_prompt_tokens=round(totals[0] / num),
-        num_output_tokens=round(totals[1] / num),
+        num_prompt_tokens=round(report["total_input_tokens"] / num),
+        num_output_tokens=round(report["total_output_tokens"] / num),
         is_even=burstiness == float("inf"),
         burstiness=burstiness,
         ramp=ramp,
-        max_concurrency=limit if limit < num + num_failed else 0,
+        max_concurrency=limit,
         requests=None if is_done is None else _requests(report, limit, is_done),
         measures_all=True,
-        not_told=not_told,
         problem=problem,
     )
+    return replace(sent, not_told=not_told | _not_told(report, sent))
+
+
+def _not_told(report: Mapping[str, Any], sent: Sent) -> dict[str, str]:
+    """What a report does not say of what was sent."""
+    found = {PREFIXES: NO_PREFIXES}
+    if sent.requests is None:
+        found[LENGTHS] = untold_lengths((report["total_input_tokens"], report["total_output_tokens"]), sent.num_requests)
+    most = report.get("max_concurrent_requests") or sent.num_requests
+    if sent.is_at_once and not sent.max_concurrency and most < sent.num_requests:
+        found["arrivals"] = REPLAY
+    if report.get("spec_decode_num_drafts"):
+        found["drafts"] = "drafts were accepted; they are simulated only as far as server_args say which"
+    return found
 
 
 def _requests(report: Mapping[str, Any], limit: int, is_done: Any) -> Requests:
