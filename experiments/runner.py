@@ -18,6 +18,7 @@ from experiments.settings.experiment import Experiment
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
+from replicas.capacity import Capacity
 from sim.errors import EngineError
 from sim.invariants import check
 from sim.records import Fleet
@@ -179,6 +180,11 @@ def _warnings(wiring: Wiring) -> list[str]:
     if num_cut:
         lines.append(f"{num_cut:,} answers were cut at their class's max_tokens or the engine's max_model_len")
     lines += extrapolated(wiring)
+    lines += [
+        f"pool {pool.name}: {found.refused(engine)}"
+        for pool, found, engine in zip(wiring.experiment.pools, wiring.served, wiring.engines, strict=True)
+        if found.share == 0
+    ]
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
         lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")
@@ -186,6 +192,10 @@ def _warnings(wiring: Wiring) -> list[str]:
     if num_evicted:
         lines.append(f"{num_evicted:,} requests were taken off draining replicas at the drain timeout")
     return lines
+
+
+def _as_dict(capacity: Capacity | None) -> dict[str, Any] | None:
+    return None if capacity is None else asdict(capacity)
 
 
 def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
@@ -213,7 +223,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
         "pools": {
             pool.name: {
                 "is_oracle": pool.autoscaler.is_oracle,
-                "replica_capacity": asdict(wiring.capacities[index]),
+                "replica_capacity": _as_dict(wiring.capacities[index]),
                 "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
                 "calibration": calibration_used(wiring, index),
                 "scale_ups": wiring.controllers[index].num_scale_ups,

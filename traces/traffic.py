@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from sim.params import Params
+from sim.records import ARRIVAL
 from traces.segments import Segments
 
 Arrivals = NDArray[Any]
@@ -17,6 +19,9 @@ Arrivals = NDArray[Any]
 
 CHUNK_ROWS = 131_072
 """Arrivals made at a time: large enough for NumPy, small enough for a core's cache. No result depends on it."""
+
+SAMPLE_ROWS = 1 << 16
+"""Most requests of a sample: means over it are known to about half a per cent."""
 
 
 def count(counts: Counter[str], reason: str, num_rows: int) -> None:
@@ -100,6 +105,14 @@ class Traffic(Params):
     @abstractmethod
     def mean_output_tokens(self) -> float:
         """Expected output tokens of a request, caps included."""
+
+    def sample(self) -> Arrivals:
+        """Returns up to SAMPLE_ROWS rows, always the same, whose classes and lengths stand for those of all requests.
+
+        What an engine serves of them, and at which lengths, is what its capacity is counted for. Unless a kind knows better,
+        these are the first requests of seed 0.
+        """
+        return next(self.stream(seed=0, chunk_rows=SAMPLE_ROWS).chunks(), np.empty(0, ARRIVAL))
 
     @property
     def class_names(self) -> tuple[str, ...]:

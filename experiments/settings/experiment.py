@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 import autoscalers
@@ -15,6 +16,7 @@ from experiments.settings.router import ROUTER, Router
 from replicas import catalog
 from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
+from replicas.served import Served, served
 from replicas.surrogate import Surrogate
 from sim.params import Params
 from traces.traffic import Traffic
@@ -165,7 +167,15 @@ class Experiment(Study):
         lines = [f"traffic: {self.traffic.describe()}"]
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
+            engine = pool.replicas.engine(pool.model, pool.gpu)[0]
+            refused = self.served_by(engine).refused(engine)
+            lines += [f"  {refused}"] if refused else []
         return lines
+
+    def served_by(self, engine: Any) -> Served:
+        """Returns what of the traffic this engine (one ENGINE record) would serve."""
+        kinds = [self.classes.get(name, RequestKind()) for name in self.traffic.class_names]
+        return served(self.traffic.sample(), engine, np.array([kind.max_tokens or 0 for kind in kinds]))
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
