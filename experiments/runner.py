@@ -20,6 +20,7 @@ from experiments.settings.experiment import Experiment
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
+from replicas.capacity import Capacity
 from sim.errors import ConfigError, EngineError
 from sim.invariants import check
 from sim.records import Fleet
@@ -216,6 +217,11 @@ def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
     if measured_to_s is not None and measured_to_s > ended_at_s:
         lines.append(f"measure.end_s is {measured_to_s:,.6g}, and the run ended at {ended_at_s:,.6g} s: so does the window")
     lines += _step_time_warnings(wiring)
+    lines += [
+        f"pool {pool.name}: {found.refused(engine)}"
+        for pool, found, engine in zip(wiring.experiment.pools, wiring.served, wiring.engines, strict=True)
+        if found.share == 0
+    ]
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
         lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")
@@ -240,6 +246,10 @@ def _ran(wiring: Wiring, pool: int) -> Any:
     """The pool's REPLICA records."""
     replicas = wiring.plane.fleet.replicas
     return replicas[replicas["pool"] == pool]
+
+
+def _as_dict(capacity: Capacity | None) -> dict[str, Any] | None:
+    return None if capacity is None else asdict(capacity)
 
 
 def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
@@ -268,7 +278,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
         "pools": {
             pool.name: {
                 "is_oracle": pool.autoscaler.is_oracle,
-                "replica_capacity": asdict(wiring.capacities[index]),
+                "replica_capacity": _as_dict(wiring.capacities[index]),
                 "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
                 "step_times": calibrated.step_times(pool.replicas),
                 "calibration": calibrated.calibration_used(pool.replicas, _ran(wiring, index)),

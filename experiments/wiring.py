@@ -20,6 +20,7 @@ from sim.pool import PoolSpec
 from sim.randomness import stream
 from sim.records import CLASS, ENGINE, records
 from sim.simulation import Horizon, Simulation, Sink
+from traces.drawn import Drawn
 from traces.traffic import TrafficStream
 
 CHUNK_ROWS = 1 << 15
@@ -29,16 +30,21 @@ KnownRate = Callable[[float, float], float]
 
 
 class Guarded:
-    """A traffic's rate law, with a count of who looked at it (invariant 10: none but a declared oracle may)."""
+    """The rate of what a pool can serve, with a count of who looked at it (invariant 10: none but a declared oracle may).
 
-    def __init__(self, known_rate: KnownRate) -> None:
-        self.known_rate = known_rate
+    Args:
+        known_rate: the traffic's rate law.
+        share: of the requests, those that the pool can serve; the others cost it nothing.
+    """
+
+    def __init__(self, known_rate: KnownRate, share: float) -> None:
+        self.known_rate, self.share = known_rate, share
         self.num_looks = 0
 
     def __call__(self, start_s: float, end_s: float) -> float:
         """Returns the mean rate over [start_s, end_s], in requests/s."""
         self.num_looks += 1
-        return self.known_rate(start_s, end_s)
+        return self.known_rate(start_s, end_s) * self.share
 
 
 def slots_of(pool: PoolConfig) -> int:
@@ -79,8 +85,9 @@ class Wiring:
         for index, pool in enumerate(experiment.pools):
             self.engines[index] = self.engine_of(pool)
         self.sources = start_engines(experiment, self.engines)  # of the live pools
+        self.served = [experiment.served_by(engine) for engine in self.engines]
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
-        self.guards = [Guarded(experiment.traffic.mean_rate_per_s) for _ in experiment.pools]
+        self.guards = [Guarded(experiment.traffic.mean_rate_per_s, found.share) for found in self.served]
         self.controllers = [
             guards.started(pool.autoscaler, guard, experiment.seed)
             for pool, guard in zip(experiment.pools, self.guards, strict=True)
@@ -134,17 +141,25 @@ class Wiring:
         )
         return LivePlane(*parts, sources=self.sources) if self.sources else DataPlane(*parts)
 
-    def capacity_of(self, index: int) -> Capacity:
-        """Returns what a replica of this pool sustains at the traffic's mean lengths within the TPOT target."""
-        traffic, targets = self.experiment.traffic, self.experiment.slo.tpot_s
-        tpot_s = min(targets.values()) if targets else None
-        return capacity(self.engines[index], traffic.mean_prompt_tokens, traffic.mean_output_tokens, tpot_s)
+    def capacity_of(self, index: int) -> Capacity | None:
+        """Returns what a replica of this pool sustains within the TPOT target, at the mean lengths of what it serves.
+
+        None where it can serve none of the traffic.
+        """
+        found, traffic, targets = self.served[index], self.experiment.traffic, self.experiment.slo.tpot_s
+        if found.share == 0:
+            return None
+        lengths = (found.mean_prompt_tokens, found.mean_output_tokens)
+        if found.is_as_asked and isinstance(traffic, Drawn):  # laws know their means better than a sample does
+            lengths = (traffic.mean_prompt_tokens, traffic.mean_output_tokens)
+        return capacity(self.engines[index], *lengths, min(targets.values()) if targets else None)
 
     def pool_spec(self, index: int) -> PoolSpec:
         """Returns what the control plane knows of a pool."""
         pool: PoolConfig = self.experiment.pools[index]
         before = self.experiment.pools[:index]
         engine, num_ranks = self.engines[index], pool.replicas.data_parallel_size
+        each = self.capacities[index]
         num_bytes = float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"])
         rng = stream(self.experiment.seed, f"lifecycle.{pool.name}")
         source = self.sources.get(index)
@@ -171,7 +186,7 @@ class Wiring:
             requeue_on_timeout=pool.lifecycle.on_drain_timeout == "requeue",
             time_to_failure_s=pool.lifecycle.time_to_failure_s(stream(self.experiment.seed, f"failures.{pool.name}")),
             requeue_on_failure=pool.lifecycle.on_failure == "requeue",
-            replica_requests_per_s=pool.replica_requests_per_s or self.capacities[index].requests_per_s * num_ranks,
-            replica_tokens=self.capacities[index].inflight_tokens * num_ranks,
+            replica_requests_per_s=pool.replica_requests_per_s or (each and each.requests_per_s * num_ranks),
+            replica_tokens=each and each.inflight_tokens * num_ranks,
             autoscaler=guards.Decider(pool.autoscaler, self.controllers[index]),
         )

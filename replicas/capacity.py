@@ -34,6 +34,8 @@ def capacity(engine: Any, mean_prompt_tokens: float, mean_output_tokens: float, 
         mean_output_tokens: O, at least 1.
         tpot_s: longest step allowed, in seconds; None = no limit. One token a step: a step's length is the TPOT.
 
+    Whatever the watermark and however small the cache, a request that fits runs alone.
+
     Raises:
         ValueError: the mean request alone is over the KV cache.
 
@@ -41,14 +43,15 @@ def capacity(engine: Any, mean_prompt_tokens: float, mean_output_tokens: float, 
     """
     engine = engine[0] if getattr(engine, "shape", ()) else engine
     held = mean_prompt_tokens + mean_output_tokens / 2
-    usable = float((engine.num_usable_blocks - engine.watermark_blocks) * engine.block_size)
-    if held > usable:
+    usable = float(engine.num_usable_blocks * engine.block_size)
+    if held - 0.5 > usable:  # the last token of an answer has no KV
         raise ValueError(f"a request of {held:.0f} tokens on average is over the KV cache of {usable:.0f} tokens")
+    usable -= float(engine.watermark_blocks * engine.block_size)
     stages = max(1, engine.num_stages)  # each has a step of its own, with its part of the requests
     per_step = {
         "max_num_batched_tokens": engine.max_num_batched_tokens / (mean_prompt_tokens + mean_output_tokens - 1),
         "max_num_seqs": engine.max_num_seqs / stages / mean_output_tokens,
-        "kv_blocks": usable / stages / (mean_output_tokens * (held + engine.block_size / 2)),  # the last block is half full
+        "kv_blocks": max(1.0, usable / (held + engine.block_size / 2)) / stages / mean_output_tokens,  # the last is half full
     }
     binding = min(per_step, key=lambda name: per_step[name])
     finished = per_step[binding]

@@ -8,11 +8,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from sim.limits import MAX_CLASSES
+from sim.records import ARRIVAL
 from traces.lengths import Lengths, Mix, RequestClass
 from traces.prefixes import PrefixChoice, Prefixes
 from traces.segments import Segments
 from traces.shown import shown
-from traces.traffic import Arrivals, Traffic
+from traces.traffic import SAMPLE_ROWS, Arrivals, Traffic
 
 
 class Drawn(Traffic):
@@ -86,6 +87,12 @@ class Drawn(Traffic):
     def mean_output_tokens(self) -> float:
         """Expected output tokens of a request, caps included."""
         return self._mean([one.lengths.output.expected_tokens for one in self._mixed])
+
+    def sample(self) -> Arrivals:
+        """Returns requests drawn from the laws, always the same ones, all at 0."""
+        rows = np.zeros(SAMPLE_ROWS, ARRIVAL)
+        Mix(self._mixed, seed=0).fill(rows)
+        return rows
 
     def _mean(self, of_classes: list[float]) -> float:
         return float(np.average(of_classes, weights=[one.share for one in self._mixed]))

@@ -216,6 +216,10 @@ class Recorded(Traffic):
         """Mean output tokens of the file's requests."""
         return self._surveyed[0].mean_output_tokens
 
+    def sample(self) -> Arrivals:
+        """Returns the file's requests, or so many of them at even spacing; their instants are the file's."""
+        return self._surveyed[0].sample
+
     @property
     def shares_tokens(self) -> bool:
         """Whether the file has columns that say so."""

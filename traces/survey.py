@@ -6,18 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.traffic import Arrivals
+from sim.records import ARRIVAL
+from traces.traffic import SAMPLE_ROWS, Arrivals
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Totals of a file's requests, and how many came by each whole second. Eight bytes a second, whatever the rows."""
+    """Totals of a file's requests, and how many came by each whole second: eight bytes a second, whatever the rows.
+
+    And a sample: all the rows, or every second, every fourth, ... of them.
+    """
 
     num_requests: int
     last_at_s: float
     mean_prompt_tokens: float
     mean_output_tokens: float
     arrived_by_second: NDArray[np.float64]  # [i]: requests in [0, i) seconds; ends with all of them
+    sample: Arrivals  # (n,) evenly spaced, n at most SAMPLE_ROWS
 
     def arrived_by(self, at_s: float) -> float:
         """Returns the requests in [0, at_s): exact at whole seconds and from the last one on, in proportion in between."""
@@ -33,9 +38,13 @@ def survey(chunks: Iterator[Arrivals]) -> Survey:
     """Reads all arrivals, times in the file's own seconds, and sums them up."""
     num_requests, last_at_s, prompt_tokens, output_tokens = 0, 0.0, 0, 0
     per_second = np.zeros(1, np.int64)
+    sample, stride = np.empty(0, ARRIVAL), 1
     for rows in chunks:
         if len(rows) == 0:
             continue
+        sample = np.concatenate([sample, rows[-num_requests % stride :: stride]])
+        while len(sample) > SAMPLE_ROWS:
+            sample, stride = sample[::2], 2 * stride
         num_requests += len(rows)
         last_at_s = float(rows["arrived_at_s"][-1])
         prompt_tokens += int(rows["num_prompt_tokens"].sum())
@@ -52,4 +61,5 @@ def survey(chunks: Iterator[Arrivals]) -> Survey:
         prompt_tokens / max(num_requests, 1),
         output_tokens / max(num_requests, 1),
         by_second,
+        sample,
     )

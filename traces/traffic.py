@@ -13,6 +13,7 @@ from pydantic import Field
 from sim.errors import TraceError
 from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_RUN_S, MAX_TOKENS
 from sim.params import Params
+from sim.records import ARRIVAL
 from traces.segments import Segments
 
 Arrivals = NDArray[Any]
@@ -20,6 +21,9 @@ Arrivals = NDArray[Any]
 
 CHUNK_ROWS = 131_072
 """Arrivals made at a time: large enough for NumPy, small enough for a core's cache. No result depends on it."""
+
+SAMPLE_ROWS = 1 << 16
+"""Most requests of a sample: means over it are known to about half a per cent."""
 
 
 ALL_PREFIX = "prompts_all_prefix"
@@ -147,6 +151,14 @@ class Traffic(Params):
     @abstractmethod
     def mean_output_tokens(self) -> float:
         """Expected output tokens of a request, caps included."""
+
+    def sample(self) -> Arrivals:
+        """Returns up to SAMPLE_ROWS rows, always the same, whose classes and lengths stand for those of all requests.
+
+        What an engine serves of them, and at which lengths, is what its capacity is counted for. Unless a kind knows better,
+        these are the first requests of seed 0.
+        """
+        return next(self.stream(seed=0, chunk_rows=SAMPLE_ROWS).chunks(), np.empty(0, ARRIVAL))
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 import autoscalers
@@ -16,6 +17,7 @@ from experiments.settings.router import ROUTER, Router
 from replicas import catalog
 from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
+from replicas.served import Served, served
 from replicas.surrogate import Surrogate
 from sim.limits import MAX_SLOTS, MAX_TOKENS
 from sim.params import Params
@@ -180,7 +182,15 @@ class Experiment(Study):
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
             lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters=uses_adapters)
+            engine = pool.replicas.engine(pool.model, pool.gpu)[0]
+            refused = self.served_by(engine).refused(engine)
+            lines += [f"  {refused}"] if refused else []
         return lines
+
+    def served_by(self, engine: Any) -> Served:
+        """Returns what of the traffic this engine (one ENGINE record) would serve."""
+        kinds = [self.classes.get(name, RequestKind()) for name in self.traffic.class_names]
+        return served(self.traffic.sample(), engine, np.array([kind.max_tokens or 0 for kind in kinds]))
 
     @model_validator(mode="after")
     def _fleet_can_be_held(self) -> Self:

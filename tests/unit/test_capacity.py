@@ -89,6 +89,16 @@ def test_more_work_a_step_is_never_less_throughput(tp: int) -> None:
     assert rates == sorted(rates)
 
 
+def test_whatever_the_watermark_one_request_runs_alone() -> None:
+    """Nine tenths of 1,000 blocks are kept free: 1,584 tokens are left to admit into, and the request takes 2,200."""
+    found = capacity(engine(num_gpu_blocks=1001, watermark=0.9), 2000, 200)
+    assert (found.binding, found.batch) == ("kv_blocks", pytest.approx(1.0))
+
+
+def test_a_prompt_that_fills_the_cache_to_the_last_token_has_a_capacity() -> None:
+    assert capacity(engine(num_gpu_blocks=101), 1600, 1).batch == pytest.approx(1.0)
+
+
 def test_mean_request_over_the_cache_is_refused() -> None:
     with pytest.raises(ValueError, match="a request of 2100 tokens on average is over the KV cache of 1600 tokens"):
         capacity(engine(num_gpu_blocks=101), 2000, 200)

@@ -1,0 +1,53 @@
+"""Which of the traffic's requests an engine would serve, and at which lengths: what its capacity has to be counted for."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Served:
+    """The requests of a sample that an engine would serve, with their answers cut to what is allowed."""
+
+    share: float  # of the sample, 0 to 1
+    is_as_asked: bool  # all are served, and no answer is cut
+    mean_prompt_tokens: float  # NaN where none is served
+    mean_output_tokens: float
+
+    def refused(self, engine: Any) -> str:
+        """Says how many can never be served by this engine (one ENGINE record); empty where none is refused."""
+        if self.share == 1:
+            return ""
+        cache = engine.num_usable_blocks * engine.block_size
+        limits = f"max_model_len {engine.max_model_len:,}, KV cache of {cache:,} tokens"
+        if self.share == 0:
+            return f"no capacity: it can serve none of the traffic's requests ({limits}); they are rejected and counted"
+        return f"about {100 * (1 - self.share):.2g} % of the requests are too long for it ({limits}); its capacity is for the others"
+
+
+def served(rows: NDArray[Any], engine: Any, max_tokens: NDArray[np.int64]) -> Served:
+    """Returns what of the requests this engine would serve. The rules are the door's: `replicas.gateway.engine_refusal`.
+
+    Args:
+        rows: (n,) ARRIVAL records, n at least 1.
+        engine: one ENGINE record.
+        max_tokens: (num_classes,) the longest answer that a class's clients allow; 0 = exactly what they get.
+    """
+    prompt, asked = rows["num_prompt_tokens"], rows["num_output_tokens"]
+    allowed = max_tokens[rows["class_id"]]
+    is_cut = allowed > 0
+    output = np.where(is_cut, np.minimum(asked, np.minimum(allowed, engine.max_model_len - prompt)), asked)
+    num_tokens = prompt + np.where(is_cut, np.maximum(output, 1), output)
+    num_ahead = engine.num_speculative_tokens + engine.num_lookahead_tokens
+    num_slots = np.minimum(num_tokens - 1 + num_ahead, engine.max_model_len)
+    fits = (num_tokens <= engine.max_model_len) & (num_slots <= engine.num_usable_blocks * engine.block_size)
+    if not fits.any():
+        return Served(0.0, False, np.nan, np.nan)
+    is_as_asked = bool(fits.all() and (output == asked).all())
+    return Served(float(fits.mean()), is_as_asked, _mean(prompt[fits]), _mean(output[fits]))
+
+
+def _mean(tokens: NDArray[np.int64]) -> float:
+    return int(tokens.sum()) / len(tokens)
