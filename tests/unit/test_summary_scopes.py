@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,6 +12,7 @@ from experiments.results.counts import Counts
 from experiments.results.summary_table import METRICS
 from experiments.results.targets import Target, targets, targets_by_class, verdict
 from experiments.results.writer import PoolInfo
+from sim.metrics import itl_bin
 from sim.records import FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
 from tests import synthetic
 
@@ -186,3 +188,117 @@ def test_refused_requests_of_several_pools_are_the_wholes_and_their_classes_alon
     assert not any(scopes[f"pool.{name}"].cells[no_pool].any() for name in ("big", "small"))
     assert [scopes[f"pool.{name}"].pools.tolist() for name in ("big", "small")] == [[True, False], [False, True]]
     assert not scopes["class.chat"].pools.any()
+
+
+def test_without_a_prefix_cache_there_is_no_cached_share(tmp_path):
+    writer = synthetic.writer(tmp_path)
+    writer.write_requests(0, synthetic.finished([1.0], 0.1, 0.01))
+    whole = writer.finish([synthetic.machine()], synthetic.totals(100.0))["all"]
+    assert whole["cached_token_share"] is None
+
+
+def gaps_of_two_pools():
+    """Pool big: 0.1 s twice; pool small: 0.3 s once."""
+    totals = synthetic.totals(100.0, num_pools=2)
+    for pool, gap_s, n in ((0, 0.1, 2), (1, 0.3, 1)):
+        totals["itl_counts"][pool, itl_bin(gap_s)] = n
+        totals["itl_sums"][pool] = n * gap_s, n * gap_s**2, gap_s
+    return totals
+
+
+def test_gaps_are_each_pools_own_and_the_wholes_together(tmp_path):
+    writer = synthetic.writer(tmp_path, pools=[PoolInfo("big"), PoolInfo("small")])
+    summary = writer.finish([], gaps_of_two_pools())
+    whole, big, small = (part["itl_s"] for part in (summary["all"], *summary["pools"].values()))
+    assert [one["n"] for one in (whole, big, small)] == [3, 2, 1]
+    assert [one["max"] for one in (whole, big, small)] == [0.3, 0.1, 0.3]
+    assert [one["mean"] for one in (whole, big, small)] == [pytest.approx(0.5 / 3), 0.1, 0.3]
+    assert [one["std"] for one in (whole, big, small)] == pytest.approx([np.std([0.1, 0.1, 0.3]), 0.0, 0.0], abs=1e-9)
+
+
+def test_the_cost_of_a_window_is_of_the_machines_that_were_held_in_it(tmp_path):
+    """10 to 20 s: one machine was gone before, one came after, one is held from 15 s on; the first two have no price."""
+    before = synthetic.machine(price_per_gpu_hour=None, released_at_s=10.0)
+    within = synthetic.machine(id=1, num_gpus=2, price_per_gpu_hour=3.6, requested_at_s=15.0)
+    after = synthetic.machine(id=2, price_per_gpu_hour=None, requested_at_s=20.0)
+    writer = synthetic.writer(tmp_path, measure_start_s=10.0, measure_end_s=20.0)
+    writer.write_requests(0, synthetic.finished([12.0], 1.0, 0.0, num_output_tokens=10))
+    cost = writer.finish([before, within, after], synthetic.totals(100.0))["all"]["cost"]
+    assert (cost["gpu_hours"], cost["dollars"]) == (pytest.approx(10 / 3600), pytest.approx(0.01))
+    assert cost["dollars_per_hour"] == pytest.approx(3.6)
+    assert cost["dollars_per_1m_total_tokens"] == pytest.approx(0.01 / 20 * 1e6)
+
+
+def test_a_window_that_outlasts_the_run_ends_with_it(tmp_path):
+    writer = synthetic.writer(tmp_path, measure_start_s=10.0, measure_end_s=500.0)
+    assert writer.finish([], synthetic.totals(100.0))["window"] == {"start_s": 10.0, "end_s": 100.0, "duration_s": 90.0}
+
+
+def test_machines_of_any_number_are_found_in_their_pools(tmp_path):
+    numbers = [0, 1, 62, 63, 64, 65, 200, 3, 1000, -1]
+    writer = synthetic.writer(tmp_path, pools=[PoolInfo("even"), PoolInfo("odd")])
+    for machine in numbers[:-1]:
+        writer.add_machine(machine, machine % 2)
+    rows = synthetic.finished(np.arange(10.0), 0.1, 0.01)
+    rows["machine"] = numbers
+    writer.write_requests(0, rows)
+    writer.finish([], synthetic.totals(100.0, num_pools=2))
+    table = pd.read_parquet(tmp_path / "requests.parquet")
+    assert table["pool"].astype(object).where(table["pool"].notna(), None).tolist() == [
+        *("even" if machine % 2 == 0 else "odd" for machine in numbers[:-1]), None,
+    ]  # fmt: skip
+
+
+def test_every_way_to_end_and_every_reason_reads_back_by_its_name(tmp_path):
+    rows = synthetic.finished(np.arange(5.0), 0.1, 0.01)
+    rows["status"], rows["reason"] = [0, 1, 2, 3, 4], [0, 0, 1, 3, 9]
+    summary = leave(tmp_path, rows)
+    table = pd.read_parquet(tmp_path / "requests.parquet")
+    assert table["status"].tolist() == ["in_flight", "finished", "rejected", "timed_out", "failed"]
+    assert table["reason"].isna().tolist() == [True, True, False, False, False]
+    assert table["reason"].tolist()[2:] == ["over_max_model_len", "drain_timeout", "replica_failed"]
+    counts = summary["all"]["requests"]
+    assert [counts[name] for name in ("in_flight", "finished", "rejected", "timed_out", "failed")] == [1] * 5
+    assert counts["reasons"] == {"over_max_model_len": 1, "drain_timeout": 1, "replica_failed": 1}
+
+
+def warnings(folder, rows, machines=None, **totals):
+    folder.mkdir(exist_ok=True)
+    writer = synthetic.writer(folder)
+    writer.write_requests(0, rows)
+    machines = [synthetic.machine()] if machines is None else machines
+    return writer.finish(machines, synthetic.totals(100.0) | totals)["warnings"]
+
+
+def test_a_clean_run_has_no_warning_and_keeps_those_it_is_given(tmp_path):
+    rows = synthetic.finished([1.0], 0.1, 0.01)
+    assert warnings(tmp_path / "clean", rows) == []
+    assert warnings(tmp_path / "given", rows, warnings=["mind the gap"]) == ["mind the gap"]
+
+
+def test_caches_that_found_nothing_where_there_was_something_to_find_are_warned_of(tmp_path):
+    rows = synthetic.finished([1.0], 0.1, 0.01)
+    found = warnings(tmp_path / "none", rows, has_prefix_cache=True, ideal_cached_share=0.25)
+    assert found == ["the prefix caches found nothing, though requests share 25% of their prompts"]
+    assert warnings(tmp_path / "nothing_shared", rows, has_prefix_cache=True, ideal_cached_share=0.0) == []
+    rows["num_cached_tokens"] = 1
+    assert warnings(tmp_path / "some", rows, has_prefix_cache=True, ideal_cached_share=0.25) == []
+
+
+def test_requests_without_a_machine_that_was_paid_for_are_warned_of(tmp_path):
+    found = warnings(tmp_path, synthetic.finished([1.0], 0.1, 0.01), machines=[])
+    assert found == ["no replica was paid for in the window, so there is no cost to report"]
+
+
+WHOLE = ("arrived", "arrivals", "completions", "judged", "desired", "in_flight", "finished", "rejected", "timed_out", "failed")
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_counts_are_whole_numbers_and_quantities_with_a_unit_are_not(tmp_path, name):
+    leave(tmp_path, synthetic.finished([1.0], 0.1, 0.01))
+    for field in pq.read_schema(tmp_path / f"{name}.parquet"):
+        is_count = field.name in WHOLE or field.name.startswith("num_") or field.name.endswith(("_n", "_missing"))
+        if is_count:
+            assert pa.types.is_integer(field.type), field.name
+        elif field.name.endswith(("_s", "_hours", "dollars", "attainment", "share")):
+            assert field.type == pa.float64(), field.name

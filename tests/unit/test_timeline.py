@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.results import writer as results
 from experiments.results.writer import PoolInfo
 from sim.records import IN_FLIGHT, REJECTED
 from tests import synthetic
@@ -158,3 +159,19 @@ def test_percentiles_of_an_interval_are_numpys_of_the_values_that_exist(tmp_path
     for metric in ("ttft", "tpot"):
         for percent in (50, 90, 99):
             assert found[f"{metric}_p{percent}_s"] == np.percentile(seen[f"{metric}_s"].dropna(), percent), (metric, percent)
+
+
+def test_completions_add_up_over_row_groups_in_whatever_order_they_end(tmp_path, monkeypatch):
+    """Groups of two: the first holds the request that ends last, the second none that ends, the third some that end before."""
+    monkeypatch.setattr(results, "ROW_GROUP", 2)
+    rows = synthetic.finished(np.arange(6.0), [170.0, 1.0, 1.0, 1.0, 70.0, 1.0], 0.0)
+    rows["status"][2:4], rows["finished_at_s"][2:4] = IN_FLIGHT, np.nan
+    found = whole(table(tmp_path, rows, duration_s=180.0))
+    assert found["completions"].tolist() == [2, 1, 1]
+    assert found["arrivals"].tolist() == [6, 0, 0]
+
+
+def test_a_timeline_in_which_nothing_ended_has_no_completions(tmp_path):
+    rows = synthetic.finished([1.0, 2.0], 0.1, 0.01)
+    rows["status"], rows["finished_at_s"] = IN_FLIGHT, np.nan
+    assert whole(table(tmp_path, rows))["completions"].tolist() == [0]
