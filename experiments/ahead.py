@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import routers
@@ -57,7 +59,7 @@ def needs(experiment: Experiment) -> Needs:
     return Needs(num, (low_s, high_s), (_PROCESS_BYTES, _PROCESS_BYTES + waiting), num * _ROW_BYTES)
 
 
-def say(experiments: Sequence[Study], jobs: int) -> None:
+def say(experiments: Sequence[Study], jobs: int, out: Path) -> None:
     """Prints on stderr, in a line, what these runs will take if that is long; compiling comes first where it has to."""
     if experiments and not is_compiled_already("data_plane"):
         print("compiling the simulator, once for this version: a minute or so", file=sys.stderr, flush=True)
@@ -67,11 +69,13 @@ def say(experiments: Sequence[Study], jobs: int) -> None:
         return
     largest = sorted((one.memory_bytes for one in known), key=lambda bytes: bytes[1])[-max(1, jobs) :]
     low_bytes, high_bytes = (sum(bytes[i] for bytes in largest) for i in range(2))
+    free_bytes = shutil.disk_usage(next(place for place in (out, *out.absolute().parents) if place.is_dir())).free
     num_requests, disk_bytes = sum(one.num_requests for one in known), sum(one.disk_bytes for one in known)
     print(
         f"{len(known)} run{'s' * (len(known) > 1)} of {num_requests:,.0f} requests in all: about {_duration(low_s)} to "
         f"{_duration(high_s)} in {max(1, jobs)} process{'es' * (jobs > 1)}, {_size(low_bytes)} of memory (up to "
-        f"{_size(high_bytes)} where the fleet does not keep up) and {_size(disk_bytes)} of disk",
+        f"{_size(high_bytes)} where the fleet does not keep up) and {_size(disk_bytes)} of disk"
+        + (f", where {_size(free_bytes)} are free" if free_bytes < disk_bytes else ""),
         file=sys.stderr,
         flush=True,
     )

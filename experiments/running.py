@@ -235,7 +235,7 @@ def run_all(
     _clear_single_results({folder.parent for run, folder in todo if run.slug})
     jobs = 1 if any(_is_live(run.experiment) for run, _ in todo) else min(jobs, len(todo))
     if progress is not False:
-        ahead.say([run.experiment for run, _ in todo], jobs)
+        ahead.say([run.experiment for run, _ in todo], jobs, out)
     if jobs <= 1:
         yield from (Outcome(run, folder, *_attempt(run, folder, progress)) for run, folder in todo)
         return

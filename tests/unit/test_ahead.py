@@ -26,7 +26,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(path: Path, capsys: pytest.CaptureFixture[str], jobs: int = 1, sets: tuple[str, ...] = ()) -> str:
-    ahead.say([one.experiment for one in load(path, sets)], jobs)
+    ahead.say([one.experiment for one in load(path, sets)], jobs, Path("results"))
     return "".join(line for line in capsys.readouterr().err.splitlines() if not line.startswith("compiling"))
 
 
@@ -44,6 +44,10 @@ def test_a_sweep_counts_its_runs_and_processes(config: Path, capsys: pytest.Capt
         "4 runs of 69,120,000 requests in all: about 45 s to 6 min in 2 processes, 0.6 GB of memory "
         "(up to 9.3 GB where the fleet does not keep up) and 5.3 GB of disk"
     )
+
+
+def test_a_disk_that_is_too_small_is_said_ahead(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(config, capsys, sets=("traffic.rate_per_s=1.0e+12",)).endswith(" GB are free")
 
 
 def test_a_short_run_says_nothing_ahead(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """What the README shows is what happens."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.cli import parser
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def shown(mark: str) -> str:
@@ -20,13 +24,25 @@ def shown(mark: str) -> str:
 
 
 def command(*arguments: str, cwd: Path) -> str:
-    call = [sys.executable, str(ROOT / "run_experiment.py"), *arguments]
-    return subprocess.run(call, cwd=cwd, capture_output=True, text=True, check=True).stdout
+    call = [sys.executable, "-m", "daybreak", *arguments]
+    return subprocess.run(call, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_run_prints_what_is_shown(tmp_path: Path) -> None:
-    printed = command(str(ROOT / "configs/cpu_overlap.yaml"), "--smoke", cwd=tmp_path)
-    assert shown("run_experiment.py configs/cpu_overlap.yaml --smoke") in printed
+    printed = command("cpu_overlap", "--smoke", cwd=tmp_path)
+    assert shown("daybreak cpu_overlap --smoke") in printed
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    call = [sys.executable, "-c", shown("from Python")]
+    printed = subprocess.check_output(call, cwd=tmp_path, env=ENVIRONMENT, text=True)
+    assert "async_scheduling=true" in printed
+
+
+def test_every_option_of_the_usage_exists() -> None:
+    usage = README[README.index("    daybreak CONFIG ...") :].split("\n\n")[0]
+    known = {option for action in parser()._actions for option in action.option_strings}
+    assert set(re.findall(r"--[a-z-]+", usage)) <= known
 
 
 PLAIN = """
