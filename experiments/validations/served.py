@@ -179,5 +179,5 @@ def _means(table: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> Iter
         mine = table if band is None else table[table["band"] == band]
         found = [mine[_picked(mine, metric, statistic)]["error"].abs().dropna() for metric, _, statistic in columns]
         label = f"{band or 'all'} (n = {mine['recording'].nunique()})"
-        yield f"| {label} | {' | '.join(f'{one.mean():.1%}' if len(one) else '' for one in found)} |"
+        yield f"| {label} | {' | '.join(f'{one.mean():.1%}' if one.notna().any() else '' for one in found)} |"
     yield ""

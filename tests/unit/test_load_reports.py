@@ -374,6 +374,16 @@ def test_aiperf(tmp_path: Path) -> None:
     assert "turns of conversations" in only(tmp_path, aiperf({"request_rate": 10.0}, **turns)).problem
 
 
+def test_genai_perf(tmp_path: Path) -> None:
+    report = aiperf({})
+    for config in ({"request_rate": 5.0}, {"perf_analyzer": {"stimulus": {"request_rate": 5.0}}}):
+        one = only(tmp_path, report | {"input_config": config})
+        assert (one.rate_per_s, one.is_even, one.num_requests, one.problem) == (5.0, True, 200, "")
+    config = {"concurrency": 4, "request_count": 50}
+    one = only(tmp_path, {key: value for key, value in report.items() if key != "request_count"} | {"input_config": config})
+    assert (one.max_concurrency, one.num_requests, one.problem) == (4, 50, "")
+
+
 def test_sglang_says_how_random_lengths_are_spread(tmp_path: Path) -> None:
     report = {"backend": "vllm", "dataset_name": "random", "request_rate": 2.0, "max_concurrency": None, "completed": 300,
               "total_input_tokens": 112_000, "total_output_tokens": 11_300, "mean_e2e_latency_ms": 800.0, "mean_ttft_ms": 50.0,

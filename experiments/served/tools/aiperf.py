@@ -28,11 +28,12 @@ def read(report: Mapping[str, Any]) -> Iterator[Report]:
         KeyError: a key is missing.
         ValueError: a unit is not known.
     """
-    load, num = _load(report), round(_average(report, "request_count"))
+    load = _load(report)
+    num = round(_average(report, "request_count")) or int(load.get("request_count") or 0)
     rate, limit = load.get("request_rate") or 0.0, load.get("concurrency") or 0
     num_failed = round(_average(report, "error_request_count"))
     not_told, problem = failures(num + num_failed, num_failed)
-    pattern = str(load.get("arrival_pattern") or load.get("request_rate_mode") or "poisson").lower()
+    pattern = str(load.get("arrival_pattern") or load.get("request_rate_mode") or _usual_pattern(report)).lower()
     problem = _problem(report, load, pattern) or problem
     sides = {"prompt": report["input_sequence_length"], "output": report["output_sequence_length"]}
     laws = {name: _law(values) for name, values in sides.items()}
@@ -69,10 +70,16 @@ def read(report: Mapping[str, Any]) -> Iterator[Report]:
 
 
 def _load(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Under `loadgen`; genai-perf has it as perf_analyzer's stimulus."""
+    """Under `loadgen`; genai-perf has it as perf_analyzer's stimulus, or before that among all its options."""
     config = report["input_config"] or {}
-    stimulus = (config.get("perf_analyzer") or {}).get("stimulus") or {}
-    return config.get("loadgen") or stimulus
+    stimulus = (config.get("perf_analyzer") or {}).get("stimulus")
+    options = {key: config.get(key) for key in ("request_rate", "concurrency", "request_count")}
+    return config.get("loadgen") or stimulus or options
+
+
+def _usual_pattern(report: Mapping[str, Any]) -> str:
+    """How requests arrive where nothing is said: AIPerf's Poisson, and before it perf_analyzer's constant gaps."""
+    return "poisson" if "loadgen" in (report["input_config"] or {}) else "constant"
 
 
 def _problem(report: Mapping[str, Any], load: Mapping[str, Any], pattern: str) -> str:

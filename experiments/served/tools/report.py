@@ -22,7 +22,7 @@ LENGTHS, PREFIXES, NUMBER, CHAT = "lengths", "prefixes", "num_requests", "chat"
 AS_MEANS = "each request's lengths are not in the report: all are taken to be as long as the mean"
 SPREAD = (
     "lengths differ from request to request and only their means are in the report: all are taken to be as long as the mean, "
-    "which makes the tail of TTFT too short"
+    "which makes simulated times too short, the tail of TTFT most"
 )
 NO_PREFIXES = "whether prompts begin alike is not in the report: taken as all different"
 
