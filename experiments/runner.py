@@ -45,7 +45,7 @@ def run_one(
         prepare: changes what is wired up, before it runs.
 
     Raises:
-        ConfigError: a router chose no candidate, or the measured window begins after the end of the run.
+        ConfigError: a router chose no candidate, or the measured window begins after the end of the traffic.
         TraceError: the traffic file is wrong.
         EngineError: a real engine did not start, or failed; then the results so far are there.
         InvariantError: our mistake; nothing is left behind.
@@ -61,6 +61,8 @@ def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, pr
     started = time.perf_counter()
     experiment = _simulation(run)
     (folder / "config.yaml").write_text(run.yaml, encoding="utf-8")
+    if mistake := experiment.window_mistake():
+        raise ConfigError(mistake)
     measure = experiment.measure
     asked = Asked(experiment.traffic)
     writer = RunWriter(
@@ -93,10 +95,6 @@ def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, pr
         num_undeclared_oracles=num_looks,
     )
     simulated = time.perf_counter()
-    if measure.start_s >= ended_at_s and measure.start_s > 0 and not simulation.failure:
-        raise ConfigError(
-            f"measure.start_s: must lie before the end of the run at {ended_at_s:,.6g} s, given {measure.start_s:,.6g}"
-        )
     itl_counts, itl_sums = gaps.taken(wiring.plane.fleet)
     machines = [asdict(machine) for machine in simulation.machines]
     totals = {

@@ -59,7 +59,7 @@ class Result:
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
-        """One row for each interval and pool."""
+        """One row of scope `all` for each interval, and one of scope `pool` for each pool: sum one scope, not both."""
         return self._table("timeline")
 
     @cached_property
@@ -74,7 +74,7 @@ class Result:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row for each number of the summary."""
+        """One row for the whole, each class and each pool."""
         return self._table("summary")
 
     @cached_property

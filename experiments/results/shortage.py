@@ -54,7 +54,7 @@ def _sum(lengths_s: Any, is_short: Any, is_known: Any) -> float:
 def _worst_hour(rows: pd.DataFrame, lengths_s: Any) -> float:
     """The lowest share of good requests over any intervals that make an hour; NaN where there is no hour in it."""
     width = round(HOUR_S / lengths_s[0]) if len(rows) else 0
-    if width == 0 or len(rows) < width:
+    if width == 0:
         return np.nan
     num_judged = rows["judged"].to_numpy(float)
     num_good = np.rint(np.nan_to_num(_floats(rows, "attainment")) * num_judged)

@@ -46,6 +46,7 @@ class Run:
     slo: Mapping[str, Any]
     start_s: float  # the window
     end_s: float
+    ended_at_s: float  # the run, which may not have come as far as the window
     machines: Sequence[Machine]
     itl_counts: NDArray[np.int64]  # (num_pools, NUM_ITL_BINS)
     itl_sums: NDArray[np.float64]  # (num_pools, 3) sum, sum of squares, maximum
@@ -225,8 +226,9 @@ def _warnings(run: Run, whole: dict[str, Any]) -> list[str]:
             f"{requests['never_sent']:,} requests were never sent: the run ended while their client held them back; "
             "they are not among those that arrived, and in no other number"
         )
-    if run.end_s == run.start_s:
-        found.append(f"no time was measured: the window begins at {run.start_s:,.6g} s, where the run ends; there are no rates")
+    if run.start_s >= run.ended_at_s:
+        ended = f"the run ended at {run.ended_at_s:,.6g} s"
+        found.append(f"nothing was measured: the window begins at {run.start_s:,.6g} s, and {ended}")
     elif not requests["arrived"]:
         found.append(f"no request arrived between {run.start_s:,.6g} and {run.end_s:,.6g} s, where requests are measured")
     unserved = {name: requests[name] for name in STATUS_NAMES if name != STATUS_NAMES[FINISHED] and requests[name]}

@@ -124,6 +124,7 @@ class RunWriter:
             slo=self._slo,
             start_s=self._window_s[0],
             end_s=max(self._window_s[0], min(self._window_s[1], totals["duration_s"])),
+            ended_at_s=totals["duration_s"],
             machines=machines,
             itl_counts=np.asarray(totals["itl_counts"]),
             itl_sums=np.asarray(totals["itl_sums"]),

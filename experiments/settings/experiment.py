@@ -175,6 +175,16 @@ class Experiment(Study):
         "So long, too, a client that holds requests back (max_concurrency) waits for one to end",
     )
 
+    def window_mistake(self) -> str:
+        """Returns what is wrong if nothing can arrive in the measured window; a recording is read for it.
+
+        What a client holds back it sends later, and where a `limit` cuts the traffic only a run shows: that is no mistake.
+        """
+        start_s = self.measure.start_s
+        if start_s == 0 or self.traffic.max_concurrency is not None or start_s <= self.traffic.ends_at_s:
+            return ""
+        return f"measure.start_s: must lie before the traffic's end at {self.traffic.ends_at_s:,.6g} s, given {start_s:,.6g}"
+
     def describe(self) -> list[str]:
         """Returns the traffic in a line, and of each pool where its GPUs' memory goes and whose step times it has."""
         lines = [f"traffic: {line}" for line in (self.traffic.describe(), *self.traffic.notes)]
@@ -204,11 +214,8 @@ class Experiment(Study):
 
     @model_validator(mode="after")
     def _measures_something(self) -> Self:
-        # A client that holds requests back sends them later; where a recording ends its file says, which is not read here.
-        is_known = isinstance(self.traffic, Generated) and self.traffic.max_concurrency is None
-        if is_known and self.measure.start_s >= self.traffic.ends_at_s:
-            end_s, given_s = self.traffic.ends_at_s, self.measure.start_s
-            raise ValueError(f"measure.start_s: must lie before the traffic's end at {end_s:,.6g} s, given {given_s:,.6g}")
+        if isinstance(self.traffic, Generated) and (mistake := self.window_mistake()):  # others would have to read their file
+            raise ValueError(mistake)
         return self
 
     @model_validator(mode="after")

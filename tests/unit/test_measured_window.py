@@ -35,20 +35,38 @@ def experiment(folder: Path, traffic: dict[str, Any], **measure: float) -> Path:
     return path
 
 
-@pytest.mark.parametrize("start_s", [20, 1000])
-def test_a_window_after_the_end_of_the_traffic_is_refused_before_the_run(start_s: float, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"measure\.start_s: must lie before the traffic's end at 20 s, given "):
-        load(experiment(tmp_path, PLAIN, start_s=start_s))
+def test_a_window_after_the_end_of_the_traffic_is_refused_before_the_run(tmp_path: Path) -> None:
+    load(experiment(tmp_path, PLAIN, start_s=20))
+    with pytest.raises(ConfigError, match=r"measure\.start_s: must lie before the traffic's end at 20 s, given 1,000"):
+        load(experiment(tmp_path, PLAIN, start_s=1000))
 
 
-def test_a_window_after_the_end_of_a_run_whose_end_nobody_knew_is_refused_at_its_end(
+def test_a_window_after_the_end_of_a_recording_is_refused_when_it_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A client that holds requests back may send them after the traffic's end, so that only the run shows where it ends."""
-    path = experiment(tmp_path, PLAIN | {"max_concurrency": 4}, start_s=1000)
-    assert main([str(path), "--jobs", "1", "--out", str(tmp_path / "out")]) == 2
-    assert "measure.start_s: must lie before the end of the run at 20 s, given 1,000" in capsys.readouterr().err
-    assert not (tmp_path / "out" / "window").exists()
+    """A row at 0 s and one at 20 s: the second is still in a window that begins with it."""
+    (tmp_path / "rows.csv").write_text("at,prompt,answer\n0,100,20\n20,100,20\n")
+    columns = {"arrived_at": "at", "num_prompt_tokens": "prompt", "num_output_tokens": "answer"}
+    traffic = {"kind": "table", "path": str(tmp_path / "rows.csv"), "columns": columns, "time_unit": "s"}
+    options = ["--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main([str(experiment(tmp_path, traffic, start_s=20)), *options]) == 0
+    capsys.readouterr()
+    assert main([str(experiment(tmp_path, traffic, start_s=21)), *options]) == 2
+    assert "measure.start_s: must lie before the traffic's end at 20 s, given 21" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changes", [{"max_concurrency": 4}, {"limit": 10, "duration_s": 2000.0}])
+def test_a_window_after_the_end_of_a_run_whose_end_nobody_knew_is_said_and_its_requests_are_kept(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """A client that holds requests back may send them later, and where a limit cuts the traffic only the run shows."""
+    folder = run(experiment(tmp_path, PLAIN | changes, start_s=1000), out=tmp_path / "out", progress=False).folder
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["warnings"][0].startswith("nothing was measured: the window begins at 1,000 s, and the run ended at ")
+    whole = summary["all"]
+    assert (whole["requests"]["arrived"], whole["requests_per_s"], whole["attainment"]) == (0, None, None)
+    assert (whole["itl_s"]["n"], whole["itl_s"]["max"]) == (0, None)
+    assert len(pd.read_parquet(folder / "requests.parquet")) >= 10
 
 
 def test_a_window_that_no_request_falls_into_is_said(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ def test_a_run_without_an_hour_in_it_has_no_worst_one(num, length_s):
     assert math.isnan(shortage(timeline(num, length_s, judged=1, attainment=0.5)).worst_hour)
 
 
+def test_hours_in_which_no_request_could_be_held_to_a_target_have_no_worst_one():
+    assert math.isnan(shortage(timeline(120)).worst_hour)
+
+
 def test_a_run_of_an_hour_is_its_own_worst():
     assert shortage(timeline(60, judged=2, attainment=0.5)).worst_hour == 0.5
 
@@ -66,6 +70,8 @@ def test_the_measured_part_of_a_timeline_is_what_lies_in_the_window():
 def test_a_window_shorter_than_an_interval_is_not_the_whole_run():
     assert measured(timeline(4), {"start_s": 70.0, "end_s": 100.0})["start_s"].tolist() == [60.0]
     assert measured(timeline(4), {"start_s": 110.0, "end_s": 130.0})["start_s"].tolist() == [60.0, 120.0]
+    assert measured(timeline(4), {"start_s": 60.0, "end_s": 100.0})["start_s"].tolist() == [60.0]
+    assert measured(timeline(4), {"start_s": 70.0, "end_s": 120.0})["start_s"].tolist() == [60.0]
 
 
 def test_rows_of_pools_are_not_counted_beside_those_of_the_fleet():
@@ -114,5 +120,5 @@ def test_a_run_that_ends_as_it_begins_is_drawn_empty_and_says_so(tmp_path):
     summary = synthetic.writer(folder).finish([], synthetic.totals(0.0))
     assert plots.day([folder], folder / "day.png").read_bytes().startswith(b"\x89PNG")
     assert plots.facts([folder]) == ["demand not known if ever over capacity   ·   0.00 GPU-hours\n2 targets not measurable"]
-    assert summary["warnings"] == ["no time was measured: the window begins at 0 s, where the run ends; there are no rates"]
+    assert summary["warnings"] == ["nothing was measured: the window begins at 0 s, and the run ended at 0 s"]
     assert report.table([folder]).splitlines()[-1].split()[-1] == "-"
