@@ -33,7 +33,8 @@ class Autoscaler(Params):
     """A policy's parameters and the limits around it. A new one adds its fields and `policy`, nothing else.
 
     A decision passes, in this order: the bounds, the one replica of a pool that owes work, the tolerance, the stabilisation
-    window, the cool-downs, the step limits. The field names are Kubernetes' where it has the option (`autoscaling/v2` behavior), with our unit suffix.
+    window, the cool-downs, the step limits. The field names are Kubernetes' where it has the option (`autoscaling/v2`
+    behavior), with our unit suffix.
 
     >>> class HalfFull(Autoscaler):
     ...     max_running: int

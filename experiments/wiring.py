@@ -175,7 +175,7 @@ class Wiring:
             requeue_on_timeout=pool.lifecycle.on_drain_timeout == "requeue",
             time_to_failure_s=pool.lifecycle.time_to_failure_s(stream(self.experiment.seed, f"failures.{pool.name}")),
             requeue_on_failure=pool.lifecycle.on_failure == "requeue",
-            replica_requests_per_s=pool.replica_requests_per_s or (each and each.requests_per_s * num_ranks),
-            replica_tokens=each and each.inflight_tokens * num_ranks,
+            replica_requests_per_s=pool.replica_requests_per_s or (None if each is None else each.requests_per_s * num_ranks),
+            replica_tokens=None if each is None else each.inflight_tokens * num_ranks,
             autoscaler=self.controllers[index],
         )

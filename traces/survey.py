@@ -10,7 +10,6 @@ from sim.records import ARRIVAL
 from traces.traffic import SAMPLE_ROWS, Arrivals
 
 
-
 @dataclass(frozen=True)
 class Survey:
     """Totals of a file's requests, and how many came by each whole second: eight bytes a second, whatever the rows.
