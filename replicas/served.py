@@ -24,7 +24,8 @@ class Served:
         limits = f"max_model_len {engine.max_model_len:,}, KV cache of {cache:,} tokens"
         if self.share == 0:
             return f"no capacity: it can serve none of the traffic's requests ({limits}); they are rejected and counted"
-        return f"about {100 * (1 - self.share):.2g} % of the requests are too long for it ({limits}); its capacity is for the others"
+        refused = f"about {100 * (1 - self.share):.2g} % of the traffic's requests are too long for it ({limits})"
+        return f"{refused}; its capacity is that for the others"
 
 
 def served(rows: NDArray[Any], engine: Any, max_tokens: NDArray[np.int64]) -> Served:

@@ -51,7 +51,7 @@ def fewest_waiting(loads, candidates, request, state):
 """
 
 
-@pytest.mark.parametrize("kind", ["my_routers:emptiest_cache", "plain_routers:fewest_waiting"])
+@pytest.mark.parametrize("kind", ["my_routers:least_ahead", "plain_routers:fewest_waiting"])
 def test_a_router_of_your_own_runs(kind: str, tmp_path: Path) -> None:
     (tmp_path / "my_routers.py").write_text(shown("my_routers.py"))
     (tmp_path / "plain_routers.py").write_text(PLAIN)

@@ -88,9 +88,13 @@ def test_a_fixed_pool_of_none_stays_at_none() -> None:
 
 
 def test_tokens_on_a_draining_machine_do_not_bring_it_back() -> None:
-    """Two replicas with four long answers each. At 15 s all eight would fit on one, by 105 s their tokens would not any more."""
+    """Two replicas with four long answers each. At 15 s all eight would fit on one, by 105 s their tokens would no more."""
     scaler = QueueTarget(
-        warm_buffer=0, replica_token_capacity=10_000.0, target_utilization=1.0, scale_down_stabilization_s=0.0, initial_replicas=2
+        warm_buffer=0,
+        replica_token_capacity=10_000.0,
+        target_utilization=1.0,
+        scale_down_stabilization_s=0.0,
+        initial_replicas=2,
     )
     watched = Watched(scaler)
     ran = run(
