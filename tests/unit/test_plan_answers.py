@@ -583,3 +583,87 @@ def test_a_cache_that_finds_less_than_counted_on_makes_the_closed_form_optimisti
 def test_a_client_s_limit_is_said_to_be_left_out(tmp_path: Path) -> None:
     outcome = planned(tmp_path, traffic={**SMALL["traffic"], "max_concurrency": 16})
     assert "max_concurrency 16 is not planned with" in as_text(page(outcome))
+
+
+def test_the_smallest_fleet_pays_from_where_its_price_is_the_api_s(tmp_path: Path) -> None:
+    outcome = planned(tmp_path, num_spare=1)
+    (one,) = outcome.money
+    tokens = outcome.traffic.peak.prompt_tokens + outcome.traffic.peak.output_tokens
+    api_per_request = (0.1 * outcome.traffic.peak.prompt_tokens + 0.4 * outcome.traffic.peak.output_tokens) / 1e6
+    assert one.smallest_fleet_gpus == 2
+    assert one.smallest_fleet_pays_from_per_s * 3600 * api_per_request == pytest.approx(2 * 2.0)
+    assert one.flips_at_per_s * 3600 * api_per_request == pytest.approx(outcome.fleet.dollars_per_hour)
+    full_per_s = outcome.fleet.capacity_per_s
+    assert one.fleet_per_million_full == pytest.approx(outcome.fleet.dollars_per_hour / 3600 / full_per_s / tokens * 1e6)
+    assert full_per_s == pytest.approx(outcome.fleet.pools[0].capacity * outcome.fleet.pools[0].num_instances)
+
+
+def test_an_api_that_is_dear_enough_is_beaten_and_a_cheap_one_never(tmp_path: Path) -> None:
+    given = {"a": 9.0, "b": 1e-6}
+    prices = [{"name": name, "input_per_million": price, "output_per_million": price} for name, price in given.items()]
+    dear, cheap = planned(tmp_path, api_prices=prices).money
+    assert dear.verdicts["fixed"].startswith("own fleet")
+    assert (dear.never_pays, cheap.never_pays) == (False, True)
+    assert cheap.verdicts["fixed"].startswith("API")
+    assert cheap.smallest_fleet_pays_from_per_s == math.inf
+
+
+def test_a_day_costs_its_gpu_hours_and_spares_are_billed_all_day(tmp_path: Path) -> None:
+    traffic = {"kind": "diurnal", "peak_per_s": 60, "trough_per_s": 12, "lengths": SMALL["traffic"]["lengths"]}
+    plain, spare = (planned(tmp_path, traffic=traffic, num_spare=number) for number in (0, 2))
+    tokens_per_day = plain.traffic.mean_per_s * 86_400 * plain.fleet.tokens_per_request
+    for one, other in zip(plain.day.policies, spare.day.policies, strict=True):
+        assert other.gpu_hours_per_day == pytest.approx(one.gpu_hours_per_day + 2 * 24)
+        assert one.dollars_per_day == pytest.approx(2.0 * one.gpu_hours_per_day)
+        assert one.per_million == pytest.approx(one.dollars_per_day / tokens_per_day * 1e6)
+        per_gpu_s = plain.fleet.pools[0].capacity
+        assert one.utilization == pytest.approx(plain.traffic.mean_per_s / per_gpu_s / (one.gpu_hours_per_day / 24))
+        assert other.tight_s_per_day <= one.tight_s_per_day
+    assert plain.day.policies[0].gpu_hours_per_day == 24 * plain.fleet.num_gpus
+
+
+def test_the_peak_is_the_busiest_window_and_a_short_rest_is_none_of_its_own(tmp_path: Path) -> None:
+    """Windows of 100 s; 20 s are left over, in which requests come twice as fast as ever before."""
+    busy = [(100 + i, 1000, 100) for i in range(100)]
+    rows = [(10.0 * i, 1000, 100) for i in range(10)] + busy + [(200 + 10.0 * i, 1000, 100) for i in range(10)]
+    rest = [(300 + 0.5 * i, 1000, 100) for i in range(41)]
+    found = measured(load(written(tmp_path, traffic=table(tmp_path, rows + rest), peak_window_s=100))[0].experiment)
+    assert found.peak.requests_per_s == pytest.approx(1.0)
+    assert found.peak_at_s == 150.0
+    assert found.duration_s == 320.0
+    assert found.mean_per_s == pytest.approx(161 / 320)
+
+
+def test_a_trial_is_cut_around_the_peak(tmp_path: Path) -> None:
+    rows = [(10.0 * i, 1000, 100) for i in range(30)] + [(300 + i, 1000, 100) for i in range(100)]
+    rows += [(400 + 10.0 * i, 1000, 100) for i in range(30)]
+    for length_s, first_s, last_s in ((60, 320, 379), (None, 0, 690), (10_000, 0, 690)):
+        trials = {"seeds": [1, 2], "duration_s": length_s}
+        traffic = table(tmp_path, rows)
+        plan = load(written(tmp_path, traffic=traffic, peak_window_s=100, trials=trials))[0].experiment
+        found = arrivals_of(plan, measured(plan), 1).rows["arrived_at_s"]
+        inside = [at for at, *_ in rows if first_s <= at <= last_s]
+        start_s = 0 if first_s == 0 else 320
+        assert found.tolist() == [at - start_s for at in inside]
+
+
+def test_cached_prompt_tokens_take_no_part_of_the_gpus_cost(tmp_path: Path) -> None:
+    plain, cached = (planned(tmp_path, cached_share=share).fleet for share in (0.0, 0.5))
+    for fleet in (plain, cached):
+        demand, instance = fleet.demand, fleet.instance
+        computed = demand.prompt_tokens - demand.cached_tokens
+        prompt_s = computed / instance.prefill_tokens_per_s(demand.prompt_tokens, demand.cached_tokens)
+        answer_s = (demand.output_tokens - 1) / fleet.layout.tokens_per_s
+        assert fleet.prefill_share == pytest.approx(prompt_s / (prompt_s + answer_s))
+    assert cached.prefill_share < plain.prefill_share
+
+
+def test_a_request_waits_for_its_cache_between_two_pools(tmp_path: Path) -> None:
+    """Alone in both pools: its TPOT is the transfer and the steps, shared among all tokens but the first."""
+    traffic = with_lengths({"kind": "fixed", "tokens": 4000}, {"kind": "fixed", "tokens": 11}, limit=1)
+    outcome = planned(tmp_path, traffic=traffic, pools="separate", kv_bytes_per_s=1e9)
+    found = separate(outcome.plan, outcome.fleet, arrivals_of(outcome.plan, outcome.traffic, 1), outcome.fleet.working, 1)
+    fleet = outcome.fleet
+    assert found.ttft_s[0] == pytest.approx(fleet.prefill.prefill_s(4000), rel=1e-3)
+    transfer_s = 4000 * 131_072 / 1e9
+    assert found.tpot_s[0] == pytest.approx((transfer_s + 10 * fleet.instance.step_s(1, 4005)) / 10, rel=0.01)

@@ -12,6 +12,7 @@ from planning.days import replicas_of_day
 from planning.instance import Instance
 from planning.kv import kv_transfer_s, max_concurrent_requests, sequence_kv_bytes
 from planning.layouts import Work, instances, largest_batch_within, layout
+from planning.model_cache import ModelCache
 from planning.pools import Demand, decode_pool, num_instances, prefill_pool, shared_pool
 from planning.published import PublishedFleet
 from planning.queue_paths import waits_at_random_s, waits_in_one_line_s, waits_s
@@ -443,3 +444,35 @@ def test_a_calibrated_instance_moves_the_bytes_of_its_cache() -> None:
     assert measured.kv_bytes_per_token == plain.kv_bytes_per_token == 131_072
     assert plain.mfu(2000) == pytest.approx(1.0)
     assert 0.3 < measured.mfu(2000) < 1.0
+
+
+def test_a_batch_between_two_whole_ones_is_the_nearer() -> None:
+    """With 100.6 answers under way a step has 101 of them, and 102 requests while it reads a prompt."""
+    engine = engine_8b(cpu_s_per_request=1e-3, async_scheduling=False)  # so that the number of requests is felt
+    found, whole = mixed(engine, 100.6, 2000, 400), mixed(engine, 101.0, 2000, 400)
+    each_s, whole_s = (1 / one.requests_per_s for one in (found, whole))
+    assert each_s * 100.6 / 101 == pytest.approx(whole_s, rel=5e-3)
+
+
+def test_a_layout_that_cannot_run_holds_nothing() -> None:
+    found = layout(tp(1, quantization=None), Work(2200, 2200))
+    assert (found.memory_batch, found.tpot_batch, found.batch, found.tokens_per_s) == (0, 0, 0, 0.0)
+    assert np.isnan([found.step_s, found.alone_s]).all()
+
+
+def test_services_and_gaps_may_be_nothing() -> None:
+    assert waits_s(np.zeros(3), np.zeros(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_mean_that_is_the_peak_but_for_rounding_is_no_mistake() -> None:
+    assert mean_utilization(1.0 + 1e-10, 1.0, 0.8) == pytest.approx(0.8)
+
+
+def test_a_model_cache_counts_from_zero() -> None:
+    cache = ModelCache(100.0)
+    assert (cache.num_hits, cache.num_misses, cache.used_bytes) == (0, 0, 0)
+    for name in ("a", "b", "a"):
+        cache.load(name, 40.0)
+    assert (cache.num_hits, cache.num_misses, cache.used_bytes) == (1, 2, 80.0)
+    assert cache.load("c", 60.0) == ["b"]  # exactly full
+    assert cache.loaded == ["a", "c"]
