@@ -262,7 +262,7 @@ Said = Mapping[str, Any]
 
 
 def inference_perf(load: Said, prompts: Said, answers: Said, **more: Any) -> dict[str, Any]:
-    """A stage's report since 0.4; lengths were under prompt_len and output_len before."""
+    """A newer stage's report; lengths were under prompt_len and output_len before."""
     spread = {"mean": 0.5, "median": 0.5, "p90": 0.6, "p99": 0.7}
     latency = {"time_to_first_token": {"mean": 0.03}, "request_latency": spread, "time_per_output_token": {"mean": 0.004}}
     successes = {"latency": latency, "prompt_tokens": prompts, "output_tokens": answers, **more}

@@ -1,8 +1,8 @@
-"""inference-perf: one report a stage; times in s. Before 0.4 lengths are under other names.
+"""inference-perf: one report a stage; times in s. Older ones have the lengths under other names.
 
 Its TPOT and ITL counted two chunks a token, and a report does not say whether they still do: they are left out.
 
-Source: inference-perf's reportgen/base.py and loadgen/load_timer.py, 0.2.0 to 0.6.
+Source: inference-perf's reportgen/base.py and loadgen/load_timer.py, from 0.2.0 on.
 """
 
 from collections.abc import Iterator, Mapping
