@@ -1,0 +1,101 @@
+"""Mutants of modules in plain Python: cosmic-ray's operators, as far as a change in one place says something of a test.
+
+Of its operators those are taken that change a boundary, a sign, a condition, a number or the way through a loop. Left out are
+the other operators in the same place (`a - b` as `a ** b` and `a << b` say no more than as `a + b`), and those that hit
+annotations (`int | None`), which fail at import and would count as noticed. cosmic-ray's own runner is not used: it changes the
+working tree.
+"""
+
+import ast
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+
+from tests.mutants.mutant import Mutant, lines_that_differ
+
+OPERATORS = (
+    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")),
+    *(f"ReplaceComparisonOperator_{pair}" for pair in ("Is_IsNot", "IsNot_Is")),
+    *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Div", "Mod_FloorDiv")),
+    *(f"ReplaceUnaryOperator_{pair}" for pair in ("USub_UAdd", "Delete_Not")),
+    *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "NumberReplacer"),
+    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
+)
+
+UNIT = "tests/unit/test_"
+RESULTS = tuple(f"{UNIT}{name}.py" for name in ("results", "result_folder", "report", "percentiles", "metrics", "replications"))
+TRAFFIC = ("tests/contract/test_traffic_kinds.py", f"{UNIT}traffic_rates.py", f"{UNIT}generated_traffic.py")
+FLEETS = (f"{UNIT}fleet_cases.py", f"{UNIT}two_pools.py", f"{UNIT}data_parallel.py", "tests/theory/test_cold_start_lag.py")
+FITTED = tuple(f"{UNIT}{name}.py" for name in ("outside_the_fit", "calibrated", "gpu_calibration", "kernel_times"))
+
+TESTS = {
+    "autoscalers/*.py": (f"{UNIT}autoscalers.py", f"{UNIT}forecast.py", "tests/contract/test_autoscaler_kinds.py"),
+    "experiments/calibrated.py": FITTED,
+    "experiments/results/*.py": RESULTS,
+    "planning/*.py": (f"{UNIT}planning*.py", f"{UNIT}queueing.py", "tests/golden/test_textbook.py"),
+    "replicas/calibration/fitted.py": FITTED,
+    "replicas/calibration/gpu.py": FITTED,
+    "replicas/calibration/kernel_times.py": FITTED,
+    "replicas/catalog.py": (f"{UNIT}catalog.py", f"{UNIT}outside_the_fit.py"),
+    "replicas/links.py": (f"{UNIT}surrogate.py", f"{UNIT}data_parallel.py", f"{UNIT}kernel_profiles.py"),
+    "replicas/roofline.py": (f"{UNIT}surrogate.py", "tests/golden/test_textbook_steps.py", f"{UNIT}step_time.py"),
+    "sim/metrics.py": (f"{UNIT}metrics.py", f"{UNIT}results.py"),
+    "sim/percentiles.py": (f"{UNIT}percentiles.py",),
+    "sim/pool.py": FLEETS,
+    "traces/drawn.py": TRAFFIC,
+    "traces/diurnal.py": TRAFFIC,
+    "traces/generated.py": TRAFFIC,
+    "traces/length_laws.py": (f"{UNIT}length_laws.py",),
+    "traces/prefixes.py": (f"{UNIT}shared_tokens.py",),
+    "traces/rates.py": TRAFFIC,
+    "traces/reuse.py": (f"{UNIT}reuse.py",),
+}
+"""Modules, and the tests meant for them; doctests of the module come along."""
+
+
+def mutants(root: Path, only: Sequence[str] = ()) -> list[Mutant]:
+    """Returns all mutants of the modules in `TESTS`, in order of file, operator and place.
+
+    Args:
+        root: of the project.
+        only: modules to keep to, by their paths; none = all.
+    """
+    found = []
+    for pattern, tests in TESTS.items():
+        for path in sorted(root.glob(pattern)):
+            file = path.relative_to(root).as_posix()
+            if (not only or file in only) and path.name != "__init__.py":
+                meant = sorted({test.relative_to(root).as_posix() for one in tests for test in root.glob(one)})
+                found += list(_mutants_of(path.read_text(encoding="utf-8"), file, (*meant, file)))
+    return found
+
+
+def sample(found: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:
+    """Returns `size` of them, the same for the same seed, in their order."""
+    chosen = random.Random(seed).sample(range(len(found)), min(size, len(found)))
+    return [found[index] for index in sorted(chosen)]
+
+
+def _mutants_of(source: str, file: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
+    seen = {ast.dump(ast.parse(source))}
+    for name in OPERATORS:
+        operator = get_operator(f"core/{name}")()
+        places = sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(get_ast(source)))
+        for place in range(places):
+            changed = mutate_code(source, operator, place)
+            if changed is None or (tree := _parsed(changed)) is None or tree in seen:
+                continue
+            seen.add(tree)
+            yield Mutant(file, changed, lines_that_differ(source, changed), tests)
+
+
+def _parsed(source: str) -> str | None:
+    """What a source says, whatever its spelling; None where it is no Python."""
+    try:
+        return ast.dump(ast.parse(source))
+    except SyntaxError:
+        return None
