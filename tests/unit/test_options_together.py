@@ -22,7 +22,8 @@ def run_pool(folder: Path, engine: dict[str, Any], traffic: dict[str, Any] | Non
     }
     sent = {"kind": "constant", "rate_per_s": 10, "duration_s": 2, "lengths": LENGTHS, **(traffic or {})}
     path = folder / "together.yaml"
-    path.write_text(yaml.safe_dump({"traffic": sent, "router": {"kind": "random"}, "pools": [pool | more.pop("pool", {})], **more}))
+    document = {"traffic": sent, "router": {"kind": "random"}, "pools": [pool | more.pop("pool", {})], **more}
+    path.write_text(yaml.safe_dump(document))
     return run(path, out=folder, progress=False)
 
 
