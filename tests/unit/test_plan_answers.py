@@ -667,3 +667,17 @@ def test_a_request_waits_for_its_cache_between_two_pools(tmp_path: Path) -> None
     assert found.ttft_s[0] == pytest.approx(fleet.prefill.prefill_s(4000), rel=1e-3)
     transfer_s = 4000 * 131_072 / 1e9
     assert found.tpot_s[0] == pytest.approx((transfer_s + 10 * fleet.instance.step_s(1, 4005)) / 10, rel=0.01)
+
+
+def test_no_result_depends_on_how_many_arrivals_are_loaded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk takes its own rows' prefixes, and no others'."""
+    rows = [(0.1 * i, 1600, 100, f"system{i % 3}" if i % 4 else "", 1200 if i % 4 else 0) for i in range(200)]
+    outcome = planned(tmp_path, traffic=table(tmp_path, rows))
+    arriving = arrivals_of(outcome.plan, outcome.traffic, 1)
+    found = []
+    for chunk_rows in (1 << 15, 7, 200):
+        monkeypatch.setattr("experiments.plans.trial.CHUNK_ROWS", chunk_rows)
+        found.append(shared(arriving, outcome.fleet.instance, 2, outcome.plan.trials.router, 1))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.ttft_s, found[0].ttft_s)
+        assert other.steps["shared"].cached_share == found[0].steps["shared"].cached_share > 0.5
