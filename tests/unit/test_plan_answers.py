@@ -681,3 +681,15 @@ def test_no_result_depends_on_how_many_arrivals_are_loaded_at_a_time(tmp_path: P
     for other in found[1:]:
         np.testing.assert_array_equal(other.ttft_s, found[0].ttft_s)
         assert other.steps["shared"].cached_share == found[0].steps["shared"].cached_share > 0.5
+
+
+def test_a_long_file_is_counted_to_its_end_and_its_first_requests_are_kept(tmp_path: Path) -> None:
+    """200,000 requests, two chunks of them; the last tenth can never be served."""
+    rows = [(i, 1000 if i < 900 else 60_000, 100) for i in range(1000)]
+    plan = load(written(tmp_path, traffic=table(tmp_path, rows, rate_scale=200)))[0].experiment
+    found = measured(plan).lengths
+    assert found.num_looked_at == found.counts["kept"] == 200_000
+    assert found.served_share == pytest.approx(0.9)
+    assert len(found.prompts) == len(found.outputs) == 50_000
+    generated = measured(load(written(tmp_path, traffic={**SMALL["traffic"], "duration_s": 20_000}))[0].experiment).lengths
+    assert 50_000 <= generated.num_looked_at < 200_000  # enough of half a million
