@@ -174,7 +174,8 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
 
 def _verdict(found: Verification) -> str:
     whose = "the search" if found.fleet.closed_form else "the closed form"
-    checked = f"{whose}'s {_named(found.fleet.working)}"
+    spares = " (spares left out)" if any(pool.num_spare for pool in found.fleet.pools) else ""
+    checked = f"{whose}'s {_named(found.fleet.working)}{spares}"
     if found.is_enough.is_enough is None:
         return f"nothing can be said of {checked}: {found.is_enough.why}."
     fewest = {role: number for role, number in found.needed.items() if number is not None}

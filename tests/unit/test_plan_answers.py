@@ -667,3 +667,29 @@ def test_a_request_waits_for_its_cache_between_two_pools(tmp_path: Path) -> None
     assert found.ttft_s[0] == pytest.approx(fleet.prefill.prefill_s(4000), rel=1e-3)
     transfer_s = 4000 * 131_072 / 1e9
     assert found.tpot_s[0] == pytest.approx((transfer_s + 10 * fleet.instance.step_s(1, 4005)) / 10, rel=0.01)
+
+
+def test_no_result_depends_on_how_many_arrivals_are_loaded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk takes its own rows' prefixes, and no others'."""
+    rows = [(0.1 * i, 1600, 100, f"system{i % 3}" if i % 4 else "", 1200 if i % 4 else 0) for i in range(200)]
+    outcome = planned(tmp_path, traffic=table(tmp_path, rows))
+    arriving = arrivals_of(outcome.plan, outcome.traffic, 1)
+    found = []
+    for chunk_rows in (1 << 15, 7, 200):
+        monkeypatch.setattr("experiments.plans.trial.CHUNK_ROWS", chunk_rows)
+        found.append(shared(arriving, outcome.fleet.instance, 2, outcome.plan.trials.router, 1))
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.ttft_s, found[0].ttft_s)
+        assert other.steps["shared"].cached_share == found[0].steps["shared"].cached_share > 0.5
+
+
+def test_a_long_file_is_counted_to_its_end_and_its_first_requests_are_kept(tmp_path: Path) -> None:
+    """200,000 requests, two chunks of them; the last tenth can never be served."""
+    rows = [(i, 1000 if i < 900 else 60_000, 100) for i in range(1000)]
+    plan = load(written(tmp_path, traffic=table(tmp_path, rows, rate_scale=200)))[0].experiment
+    found = measured(plan).lengths
+    assert found.num_looked_at == found.counts["kept"] == 200_000
+    assert found.served_share == pytest.approx(0.9)
+    assert len(found.prompts) == len(found.outputs) == 50_000
+    generated = measured(load(written(tmp_path, traffic={**SMALL["traffic"], "duration_s": 20_000}))[0].experiment).lengths
+    assert 50_000 <= generated.num_looked_at < 200_000  # enough of half a million
