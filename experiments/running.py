@@ -5,26 +5,24 @@ import json
 import pickle
 import shutil
 import sys
-import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
 
 from experiments import ahead
-from experiments.faults import IN_WORDS, seen
+from experiments.attempts import attempt, attempt_in_worker, without_worker
 from experiments.lock import held
 from experiments.provenance import source_hash
 from experiments.settings.experiment import Experiment, Study
 from experiments.settings.loading import RunConfig, load
 from experiments.settings.outside import EXTERNAL, names_in
-from experiments.tasks import TASKS, runner_of
+from experiments.tasks import TASKS
 from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
 from replicas.live.kinds import LIVE
@@ -237,59 +235,19 @@ def run_all(
     if progress is not False:
         ahead.say([run.experiment for run, _ in todo], jobs, out)
     if jobs <= 1:
-        yield from (Outcome(run, folder, *_attempt(run, folder, progress)) for run, folder in todo)
+        yield from (Outcome(run, folder, *attempt(run, folder, progress)) for run, folder in todo)
         return
     tasks = [(pickle.dumps(run), [*names_in(run.document)], folder, progress) for run, folder in todo]
     with tqdm(total=len(tasks), unit="run", disable=not progress) as bar:
-        for number, answer in in_processes(_attempt_in_worker, tasks, jobs):
+        for number, answer in in_processes(attempt_in_worker, tasks, jobs):
             bar.update()
             run, folder = todo[number]
-            yield Outcome(run, folder, *(_without_worker(run, answer) if isinstance(answer, Lost) else answer))
+            yield Outcome(run, folder, *(without_worker(run, answer) if isinstance(answer, Lost) else answer))
 
 
 def _is_live(experiment: Study) -> bool:
     """Tells whether some replicas are real engines, which share a device by turns, and only within a process."""
     return isinstance(experiment, Experiment) and any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
-
-
-class _Attempt(NamedTuple):
-    """How a run went, as a worker process sends it."""
-
-    seconds: float
-    error: BaseException | None = None
-    details: str = ""
-
-
-def _attempt(run: RunConfig, folder: Path, progress: bool | None, line: int = 0) -> _Attempt:
-    started = time.perf_counter()
-    try:
-        runner_of(run.experiment.kind)(run, folder, progress, line)
-    except (Exception, SystemExit) as error:  # a user's own module may call sys.exit
-        whose = seen(error, names_in(run.document), folder)
-        return _Attempt(time.perf_counter() - started, whose, traceback.format_exc())
-    return _Attempt(time.perf_counter() - started)
-
-
-def _attempt_in_worker(run: bytes, names: list[str], folder: Path, progress: bool | None, line: int) -> _Attempt:
-    """The same for a pickled run, with an error that another process can read."""
-    try:
-        found = _attempt(pickle.loads(run), folder, progress, line)
-    except (Exception, SystemExit) as error:  # the user's module fails here, where it did not in the parent
-        found = _Attempt(0.0, seen(error, names, folder), traceback.format_exc())
-    if found.error is None or type(found.error) in IN_WORDS:
-        return found
-    return found._replace(error=RuntimeError(f"{type(found.error).__name__}: {found.error}"))
-
-
-def _without_worker(run: RunConfig, lost: Lost) -> _Attempt:
-    """How a run went whose process ended under it."""
-    own = ", ".join(dict.fromkeys(names_in(run.document)))
-    if lost.is_from_outside:
-        return _Attempt(0.0, ConfigError(lost.reason))
-    if own and lost.exit_code is not None:
-        hint = "compiled code is not checked; with NUMBA_DISABLE_JIT=1 it runs as plain Python, which says where"
-        return _Attempt(0.0, ConfigError(f"{lost.reason}, with code of your own in it ({own}): {hint}"))
-    return _Attempt(0.0, RuntimeError(lost.reason), lost.details or lost.reason)
 
 
 def _check_folders(runs: Sequence[RunConfig], out: Path) -> None:

@@ -1,6 +1,8 @@
 """The data plane's face to Python: what the control plane may ask of it and tell it."""
 
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +62,7 @@ class DataPlane:
         self.choose = Pointer(choose, ROUTER_SIGNATURE) if is_compiled else choose
         self.router = getattr(ask_python or choose, "py_func", ask_python or choose)  # as it was written
         is_own = is_compiled and not self.router.__module__.startswith("routers.")
-        self._call: Callable[..., Any] = raising if is_own else _called
+        self._call: Callable[..., Any] = self._call_own if is_own else _called
         self.state, self.ask_python = state, ask_python
         self.answer: Any = None  # of the router in Python, as it gave it
         self.fleet.clock[0].routes_in_python = ask_python is not None
@@ -74,6 +76,20 @@ class DataPlane:
             if reason != NEEDS_ROUTE:
                 return int(reason)
             self._ask()
+
+    def _call_own(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a loop whose compiled router is the user's own, and says what the router raised."""
+        try:
+            return raising(function, *arguments)
+        except Exception as error:
+            file = self.router.__code__.co_filename
+            lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+            place = f" ({Path(file).name}{f', line {lines[-1]}' if lines else ''})"
+            raise ConfigError(f"router {self._name}: {type(error).__name__}: {str(error)[:200]}{place}") from error
+
+    @property
+    def _name(self) -> str:
+        return f"{self.router.__module__}:{self.router.__qualname__}"
 
     def _ask(self) -> None:
         clock = self.fleet.clock[0]
@@ -90,8 +106,8 @@ class DataPlane:
         candidates = str(self.fleet.offered[: min(clock.num_offered, 20)].tolist())
         more = f" and {clock.num_offered - 20:,} more" if clock.num_offered > 20 else ""
         return (
-            f"router {self.router.__module__}:{self.router.__qualname__}: chose {repr(chose)[:80]} for request "
-            f"{self.fleet.asking[0].id}; the candidates are {candidates}{more}"
+            f"router {self._name}: chose {repr(chose)[:80]} for request {self.fleet.asking[0].id}; "
+            f"the candidates are {candidates}{more}"
         )
 
     def load(self, arrivals: Any) -> None:

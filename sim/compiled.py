@@ -115,6 +115,12 @@ def _widened(kind: Any) -> Any:
     return nb.types.int64 if isinstance(kind, nb.types.Integer) and kind != nb.types.uint64 else kind
 
 
+def _options(function: Callable[..., Any]) -> dict[str, Any]:
+    """The compiler's options; in a router of the user's own, indices are checked, so that a wrong one is an error."""
+    is_own = function.__module__.partition(".")[0] not in _WITH_COMPILED_CODE
+    return _OPTIONS | {"boundscheck": True} if is_own else _OPTIONS
+
+
 def _takes_fleet(function: Callable[..., Any]) -> bool:
     return next(iter(inspect.signature(function).parameters), "") == "fleet"
 
@@ -125,7 +131,7 @@ def verb(function: F) -> F:
     Python must not call one that takes a fleet: it has no door.
     """
     if not _takes_fleet(function):
-        return _compiled_once(nb.njit(forceinline=True, **_OPTIONS)(function))
+        return _compiled_once(nb.njit(forceinline=True, **_options(function))(function))
     options = _OPTIONS | _NO_DOORS | {"cache": False}
     return _compiled_once(nb.njit(forceinline=True, pipeline_class=_PartCompiler, **options)(function))
 
@@ -139,8 +145,8 @@ def loop(*signature: Any) -> Callable[[F], F]:
     """Marks a function that Python calls. With a signature it compiles once, and its cache serves every process."""
 
     def decorate(function: F) -> F:
-        options = _OPTIONS | {"no_cfunc_wrapper": _takes_fleet(function)}  # only a router is passed on as an address
-        return nb.njit(*signature, **options)(function)
+        own = {"no_cfunc_wrapper": _takes_fleet(function)}  # only a router is passed on as an address
+        return nb.njit(*signature, **_options(function), **own)(function)
 
     return decorate
 

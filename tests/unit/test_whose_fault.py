@@ -69,6 +69,11 @@ def compiled(loads, candidates, request, state):
     return candidates[0]
 
 
+@router
+def beyond(loads, candidates, request, state):
+    return candidates[1_000_000 + candidates.size]
+
+
 class Raises(Autoscaler):
     def policy(self, known_rate, seed):
         return lambda view: Wanted(1 / (view.now_s - 15.0))
@@ -175,6 +180,7 @@ ANSWERED = "TypeError: a policy answers Wanted(replicas, reason), a number and a
         (routed("nonsense"), "router theirs:nonsense: chose 'the first' for request 0; the candidates are [0, 1]"),
         (routed("unpicklable"), "theirs:unpicklable: Awkward: not to be sent (theirs.py, line {awkward})"),
         (routed("compiled"), "theirs:compiled: ValueError: no room (theirs.py, line {compiled})"),
+        (routed("beyond"), "theirs:beyond: IndexError: index "),
         (scaled("Raises"), "theirs:Raises: ZeroDivisionError: float division by zero (theirs.py, line {divided})"),
         (scaled("AwkwardScaler"), "theirs:AwkwardScaler: Awkward: at the tick (theirs.py, line {tick})"),
         (scaled("Nothing"), f"theirs:Nothing: {ANSWERED} None"),
