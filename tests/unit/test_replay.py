@@ -165,6 +165,14 @@ def test_of_a_part_of_the_run_the_means_and_the_end_are_its_own(first: Path, par
     assert some.mean_prompt_tokens != whole.mean_prompt_tokens
 
 
+def test_a_stretched_run_ends_later_and_asks_no_more(first: Path) -> None:
+    slow, whole = again(first, time_scale=2.0), again(first)
+    assert slow.ends_at_s == 180.0
+    assert slow.mean_prompt_tokens == whole.mean_prompt_tokens
+    stretched, plain = (np.concatenate(list(one.stream(1).chunks()))["arrived_at_s"] for one in (slow, whole))
+    assert stretched.tolist() == (2 * plain).tolist()
+
+
 def test_a_window_counts_from_the_start_of_the_run(first: Path) -> None:
     requests = pd.read_parquet(first / "requests.parquet")
     arrivals = np.concatenate(list(again(first, start_s=30.0, end_s=40.0).stream(1).chunks()))
