@@ -280,3 +280,16 @@ def test_prefixes_are_as_popular_as_zipf_says_and_begin_their_share_of_the_promp
     counts = np.array([np.count_nonzero(segments["content"] == content) for content in contents]) / 30_000
     assert np.abs(counts - 0.6 * np.array([6, 3, 2]) / 11).max() < 4 * 0.5 / 30_000**0.5
     assert rows["num_segments"].mean() == pytest.approx(0.6, abs=4 * 0.5 / 30_000**0.5)
+
+
+def test_rate_scale_multiplies_crowds_too() -> None:
+    crowd = {"at_s": 3000.0, "height_per_s": 20.0, "width_s": 600.0}
+    day = traffic("diurnal", peak_per_s=1.0, trough_per_s=1.0, duration_s=6000.0, flash_crowds=[crowd], rate_scale=3.0)
+    assert day.mean_rate_per_s(2700, 3300) == pytest.approx(3 * 11.0)
+    assert day.mean_rate_per_s(3000, 3000) == pytest.approx(3 * 21.0)
+
+
+def test_the_rate_at_an_instant_is_known_up_to_the_end_and_not_at_it() -> None:
+    load = traffic("constant", rate_per_s=2.0, duration_s=10.0)
+    at_s = [-1e-9, 0.0, np.nextafter(10.0, 0.0), 10.0]
+    assert [load.mean_rate_per_s(one, one) for one in at_s] == [0.0, 2.0, 2.0, 0.0]

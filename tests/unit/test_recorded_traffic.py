@@ -391,3 +391,25 @@ def test_classes_that_are_lists_or_mappings_have_names_too(tmp_path: Path) -> No
     (tmp_path / "c.jsonl").write_text("\n".join(rows))
     trace = make("table", path=str(tmp_path / "c.jsonl"), columns=COLUMNS | {"class_name": "model"}, time_unit="s")
     assert trace.class_names == ("[1, 2]", "[3]")
+
+
+def test_copies_come_anywhere_before_the_next_request_and_alike_often_everywhere(tmp_path: Path) -> None:
+    rows = arrivals(table(tmp_path, *(f"{10 * t},5,{t + 1}" for t in range(2000)), rate_scale=2.0))
+    within_s = rows["arrived_at_s"][1:-1:2] % 10  # of each copy, after its original; the last one's comes with it
+    assert within_s.mean() == pytest.approx(5.0, abs=4 * 10 / (12 * 2000) ** 0.5)
+    assert within_s.std() == pytest.approx(10 / 12**0.5, rel=0.1)
+    assert (rows["arrived_at_s"][0::2] % 10 == 0).all()
+
+
+def test_known_rate_follows_the_stretched_time(tmp_path: Path) -> None:
+    trace = table(tmp_path, "0,5,5", "1,5,5", "2,5,5", "9,5,5", time_scale=10.0)
+    assert trace.mean_rate_per_s(0, 30) == pytest.approx(3 / 30)
+    assert trace.mean_rate_per_s(30, 80) == 0.0
+
+
+def test_a_limit_on_a_thinned_trace_may_take_it_to_its_end(tmp_path: Path) -> None:
+    trace = table(tmp_path, *(f"{t},{t + 1},5" for t in range(100)), limit=20, rate_scale=0.4)
+    rows = arrivals(trace)
+    assert len(rows) == 20
+    assert rows["arrived_at_s"][-1] > 20
+    assert trace.ends_at_s == 99.0

@@ -165,6 +165,14 @@ def test_of_a_part_of_the_run_the_means_and_the_end_are_its_own(first: Path, par
     assert some.mean_prompt_tokens != whole.mean_prompt_tokens
 
 
+def test_a_stretched_run_ends_later_and_asks_no_more(first: Path) -> None:
+    slow, whole = again(first, time_scale=2.0), again(first)
+    assert slow.ends_at_s == 180.0
+    assert slow.mean_prompt_tokens == whole.mean_prompt_tokens
+    stretched, plain = (np.concatenate(list(one.stream(1).chunks()))["arrived_at_s"] for one in (slow, whole))
+    assert stretched.tolist() == (2 * plain).tolist()
+
+
 def test_a_window_counts_from_the_start_of_the_run(first: Path) -> None:
     requests = pd.read_parquet(first / "requests.parquet")
     arrivals = np.concatenate(list(again(first, start_s=30.0, end_s=40.0).stream(1).chunks()))
@@ -207,3 +215,22 @@ def test_segments_that_do_not_fit_are_named(first: Path, tmp_path: Path) -> None
         dropped = again(tmp_path, bad_rows="drop").stream(1)
         assert sum(map(len, dropped.chunks())) == len(requests) - 1
         assert dropped.counts["dropped_unreadable"] == 1
+
+
+def test_segments_may_cover_all_of_a_request_and_no_more(first: Path, tmp_path: Path) -> None:
+    requests = pq.read_table(first / "requests.parquet").to_pylist()
+    num_tokens = requests[0]["num_prompt_tokens"] + requests[0]["num_asked_tokens"]
+    for length, num_dropped in ((num_tokens, 0), (num_tokens + 1, 1)):
+        changed = [requests[0] | {"segment_ids": [7], "segment_tokens": [length]}, *requests[1:]]
+        pq.write_table(pa.Table.from_pylist(changed), tmp_path / "requests.parquet")
+        stream = again(tmp_path, bad_rows="drop").stream(1)
+        assert sum(map(len, stream.chunks())) == len(requests) - num_dropped
+
+
+def test_of_rows_picked_with_all_that_the_file_says_the_means_and_the_end_are_their_own(first: Path, tmp_path: Path) -> None:
+    requests = pq.read_table(first / "requests.parquet")
+    pq.write_table(requests.slice(0, 100), tmp_path / "requests.parquet")  # keeps what the file says of the whole
+    some = again(tmp_path)
+    assert some.mean_prompt_tokens == np.mean(requests["num_prompt_tokens"][:100])
+    assert some.ends_at_s == requests["arrived_at_s"][99].as_py()
+    assert some.class_names == again(first).class_names
