@@ -25,8 +25,8 @@ def main(arguments: list[str]) -> int:
     """Tries the mutants, prints what survives and returns 1 if any that should not does."""
     options = _options(arguments)
     own = [applied(ROOT, change) for change in ours.CHANGES if not options.only or change.file in options.only]
-    every = plain.mutants(ROOT, options.only)
-    tried = plain.sample(every, options.sample, options.seed)
+    every = plain.places(ROOT, options.only)
+    tried = plain.sample(ROOT, every, options.sample, options.seed)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         verdicts = _judged([*own, *tried], Path(folder), options.jobs)
     groups = [

@@ -7,9 +7,11 @@ working tree.
 """
 
 import ast
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -57,8 +59,21 @@ TESTS = {
 """Modules, and the tests meant for them; doctests of the module come along."""
 
 
-def mutants(root: Path, only: Sequence[str] = ()) -> list[Mutant]:
-    """Returns all mutants of the modules in `TESTS`, in order of file, operator and place.
+LARGE = 100.0
+"""A number from here on is not changed: one more or less is less than a percent of it."""
+
+
+class Place(NamedTuple):
+    """Where an operator can change a file."""
+
+    file: str  # from the root of the project
+    operator: str
+    occurrence: int
+    tests: tuple[str, ...]
+
+
+def places(root: Path, only: Sequence[str] = ()) -> list[Place]:
+    """Returns where the modules in `TESTS` can be changed, in order of module, operator and place.
 
     Args:
         root: of the project.
@@ -66,31 +81,43 @@ def mutants(root: Path, only: Sequence[str] = ()) -> list[Mutant]:
     """
     found = []
     for pattern, tests in TESTS.items():
+        meant = sorted({test.relative_to(root).as_posix() for one in tests for test in root.glob(one)})
         for path in sorted(root.glob(pattern)):
             file = path.relative_to(root).as_posix()
             if (not only or file in only) and path.name != "__init__.py":
-                meant = sorted({test.relative_to(root).as_posix() for one in tests for test in root.glob(one)})
-                found += list(_mutants_of(path.read_text(encoding="utf-8"), file, (*meant, file)))
+                nodes = list(ast_nodes(get_ast(path.read_text(encoding="utf-8"))))
+                found += [Place(file, *where, (*meant, file)) for where in _places_in(nodes)]
     return found
 
 
-def sample(found: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:
-    """Returns `size` of them, the same for the same seed, in their order."""
-    chosen = random.Random(seed).sample(range(len(found)), min(size, len(found)))
-    return [found[index] for index in sorted(chosen)]
-
-
-def _mutants_of(source: str, file: str, tests: tuple[str, ...]) -> Iterator[Mutant]:
-    seen = {ast.dump(ast.parse(source))}
+def _places_in(nodes: Sequence[Any]) -> Iterator[tuple[str, int]]:
+    """Yields operator and occurrence."""
     for name in OPERATORS:
         operator = get_operator(f"core/{name}")()
-        places = sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(get_ast(source)))
-        for place in range(places):
-            changed = mutate_code(source, operator, place)
-            if changed is None or (tree := _parsed(changed)) is None or tree in seen:
-                continue
-            seen.add(tree)
-            yield Mutant(file, changed, lines_that_differ(source, changed), tests)
+        occurrence = itertools.count()
+        for node in nodes:
+            for _ in operator.mutation_positions(node):
+                here = next(occurrence)
+                if name != "NumberReplacer" or abs(complex(ast.literal_eval(node.value))) < LARGE:
+                    yield name, here
+
+
+def sample(root: Path, found: Sequence[Place], size: int, seed: int) -> list[Mutant]:
+    """Returns the mutants of `size` places, the same for the same seed, in the order of the places.
+
+    A place whose mutant is no Python, or says the same as before, gives way to another.
+    """
+    order = random.Random(seed).sample(range(len(found)), len(found))
+    mutants = ((index, made) for index in order if (made := _mutant(root, found[index])) is not None)
+    return [made for _, made in sorted(itertools.islice(mutants, size), key=lambda pair: pair[0])]
+
+
+def _mutant(root: Path, place: Place) -> Mutant | None:
+    source = (root / place.file).read_text(encoding="utf-8")
+    changed = mutate_code(source, get_operator(f"core/{place.operator}")(), place.occurrence)
+    if changed is None or _parsed(changed) in (None, _parsed(source)):
+        return None
+    return Mutant(place.file, changed, lines_that_differ(source, changed), place.tests)
 
 
 def _parsed(source: str) -> str | None:
