@@ -145,8 +145,8 @@ def loop(*signature: Any) -> Callable[[F], F]:
     """Marks a function that Python calls. With a signature it compiles once, and its cache serves every process."""
 
     def decorate(function: F) -> F:
-        own = {"no_cfunc_wrapper": _takes_fleet(function)}  # only a router is passed on as an address
-        return nb.njit(*signature, **_options(function), **own)(function)
+        only_routers = {"no_cfunc_wrapper": _takes_fleet(function)}  # only they are passed on as an address
+        return nb.njit(*signature, **(_options(function) | only_routers))(function)
 
     return decorate
 
