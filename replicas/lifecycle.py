@@ -1,7 +1,7 @@
 """How long a machine takes from being asked for to serving, and how it goes."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,7 @@ class Spread(Params):
         return float(rng.lognormal(np.log(self.mean_s) - variance / 2, np.sqrt(variance)))
 
 
-Duration = float | Spread
+Duration = Annotated[float, Field(ge=0)] | Spread
 
 
 class Lifecycle(Params):

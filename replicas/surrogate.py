@@ -294,7 +294,8 @@ class Surrogate(Params):
                 f"{where} does not fit: each GPU may use {memory.utilised_bytes / GIB:.1f} GiB "
                 f"({memory.total_bytes / GIB:.1f} x gpu_memory_utilization {self.gpu_memory_utilization:g}) and needs "
                 f"{memory.weight_bytes / GIB:.1f} for weights, {memory.activation_bytes / GIB:.1f} for activations, "
-                f"{memory.context_bytes / GIB:.1f} for context, {memory.cuda_graph_bytes / GIB:.1f} for CUDA graphs; "
+                f"{memory.context_bytes / GIB:.1f} for context, {memory.cuda_graph_bytes / GIB:.1f} for CUDA graphs, "
+                f"{2 * memory.block_bytes / GIB:,.3g} for two KV blocks of {self.block_size:,} tokens; "
                 "use a larger tensor_parallel_size or pipeline_parallel_size, quantization: fp8, or a larger GPU"
             )
         usable = (memory.num_gpu_blocks - NUM_NULL_BLOCKS) * self.block_size

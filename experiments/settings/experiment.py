@@ -19,7 +19,7 @@ from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
 from replicas.served import Served, served
 from replicas.surrogate import Surrogate
-from sim.limits import MAX_SLOTS, MAX_TOKENS
+from sim.limits import MAX_SEED, MAX_SLOTS, MAX_TOKENS, MIN_INTERVAL_S
 from sim.params import Params
 from traces.generated import Generated
 from traces.traffic import Traffic
@@ -138,8 +138,8 @@ class Study(Params):
 
     name: FolderName = Field(description="Name of the experiment and of its result folder; by default the file's")
     kind: str = Field(description="What is done with the rest")
-    seed: int = Field(default=1, ge=0, description="Seed of everything random")
-    seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
+    seed: int = Field(default=1, ge=0, le=MAX_SEED, description="Seed of everything random")
+    seeds: list[Annotated[int, Field(ge=0, le=MAX_SEED)]] | None = Field(
         default=None, min_length=1, description="Several seeds, one run for each; instead of `seed`"
     )
 
@@ -167,7 +167,9 @@ class Experiment(Study):
     router: Annotated[Router, ROUTER] = Field(description="Which ready replica gets a request")
     pools: list[Pool] = Field(min_length=1, description="The fleet")
     measure: Measure = Field(default_factory=Measure, description="Which requests the summary counts")
-    timeline_interval_s: float = Field(default=60.0, gt=0, description="Seconds that one row of the timeline covers")
+    timeline_interval_s: float = Field(
+        default=60.0, ge=MIN_INTERVAL_S, description="Seconds that one row of the timeline covers"
+    )
     max_drain_s: float = Field(
         default=3600.0,
         ge=0,

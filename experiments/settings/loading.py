@@ -21,6 +21,7 @@ from experiments.settings.wording import shown
 from experiments.settings.yaml_files import located, parse_yaml, read_config
 from experiments.tasks import TASKS, schema_of
 from sim.errors import ConfigError
+from sim.limits import MAX_SEED
 
 SMOKE_REQUESTS = 2000
 SMOKE_INTERVAL_S = 5.0
@@ -146,8 +147,8 @@ def _seeds(data: dict[str, Any], seed: int | None, smoke: bool, lines: list[str]
         return [data.get("seed", 1)]
     if "seed" in data:
         lines.append("seeds: give either seed or seeds")
-    if not isinstance(seeds, list) or not seeds or not all(type(one) is int and one >= 0 for one in seeds):
-        lines.append(f"seeds: must be a list of whole numbers from 0 up, given {shown(seeds)}")
+    if not isinstance(seeds, list) or not seeds or not all(type(one) is int and 0 <= one <= MAX_SEED for one in seeds):
+        lines.append(f"seeds: must be a list of whole numbers from 0 to {MAX_SEED:,}, given {shown(seeds)}")
         return [1]
     if len(set(seeds)) < len(seeds):
         lines.append(f"seeds: each seed once, given {shown(seeds)}")
