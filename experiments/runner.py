@@ -220,6 +220,11 @@ def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
         for pool, found, engine in zip(wiring.experiment.pools, wiring.served, wiring.engines, strict=True)
         if found.share == 0
     ]
+    lines += [
+        f"pool {pool.name}: {controller.num_dropped_answers:,} answers of its autoscaler were no finite number, and changed nothing"
+        for pool, controller in zip(wiring.experiment.pools, wiring.controllers, strict=True)
+        if controller.num_dropped_answers
+    ]
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
         lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")

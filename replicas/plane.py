@@ -23,6 +23,13 @@ def _called(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
+def _read_only(array: Any) -> Any:
+    """Returns a view for a policy: writing to it fails where it is written, and not in the books at the end."""
+    view = array[:]
+    view.flags.writeable = False
+    return view
+
+
 class DataPlane:
     """All replicas of a fleet, their router, and the requests in flight.
 
@@ -95,7 +102,8 @@ class DataPlane:
         clock = self.fleet.clock[0]
         assert self.ask_python is not None
         candidates = self.fleet.offered[: clock.num_offered]
-        choice = self.ask_python(self.fleet.seen, candidates, self.fleet.asking, self.state)
+        shown = (_read_only(array) for array in (self.fleet.seen, candidates, self.fleet.asking))
+        choice = self.ask_python(*shown, self.state)
         self.answer = choice.item() if isinstance(choice, np.generic) else choice
         is_slot = isinstance(self.answer, int) and self.answer in candidates
         clock.chosen = self.answer if is_slot else self.fleet.replicas.size

@@ -70,7 +70,7 @@ class Table(Recorded):
     def _has_unit(self) -> Self:
         if self._facts is not None and self.time_unit not in (None, "s"):
             raise ValueError(f"time_unit is {self.time_unit}; a run's own requests.parquet counts in s")
-        if self._facts is None and self.time_unit is None and Path(self.path).expanduser().exists():
+        if self._facts is None and self.time_unit is None and Path(self.path).expanduser().is_file():
             raise ValueError("time_unit: missing; one of s, ms, us, ns, iso8601")
         return self
 

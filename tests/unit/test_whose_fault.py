@@ -42,6 +42,16 @@ def nonsense(loads, candidates, request, state):
     return "the first"
 
 
+def scribbles(loads, candidates, request, state):
+    loads["num_waiting"] += 1
+    return candidates[0]
+
+
+def takes(loads, candidates, request, state):
+    candidates[:] = 0
+    return 0
+
+
 class Awkward(Exception):
     def __init__(self, one, two):
         super().__init__(one)
@@ -89,6 +99,11 @@ class AwkwardScaler(Autoscaler):
 class Nothing(Autoscaler):
     def policy(self, known_rate, seed):
         return lambda view: None
+
+
+class NotANumber(Autoscaler):
+    def policy(self, known_rate, seed):
+        return lambda view: Wanted(1 if view.now_s < 1 else float("nan"))
 
 
 class Text(Autoscaler):
@@ -178,6 +193,8 @@ ANSWERED = "TypeError: a policy answers Wanted(replicas, reason), a number and a
         (routed("raises"), "theirs:raises: KeyError: 'no such key' (theirs.py, line 12)"),
         (routed("leaves"), "theirs:leaves: SystemExit: 7 (theirs.py, line 17)"),
         (routed("nonsense"), "router theirs:nonsense: chose 'the first' for request 0; the candidates are [0, 1]"),
+        (routed("scribbles"), "theirs:scribbles: ValueError: output array is read-only (theirs.py, line {scribbled})"),
+        (routed("takes"), "theirs:takes: ValueError: assignment destination is read-only (theirs.py, line {took})"),
         (routed("unpicklable"), "theirs:unpicklable: Awkward: not to be sent (theirs.py, line {awkward})"),
         (routed("compiled"), "theirs:compiled: ValueError: no room (theirs.py, line {compiled})"),
         (routed("beyond"), "theirs:beyond: IndexError: index "),
@@ -199,6 +216,8 @@ def test_own_code_that_fails_in_the_run_fails_as_the_users(
 ) -> None:
     places = {
         "awkward": line_of('    raise Awkward("not to be sent", 2)'),
+        "scribbled": line_of('    loads["num_waiting"] += 1'),
+        "took": line_of("    candidates[:] = 0"),
         "compiled": line_of('        raise ValueError("no room")'),
         "divided": line_of("        return lambda view: Wanted(1 / (view.now_s - 15.0))"),
         "tick": line_of('            raise Awkward("at the tick", 2)'),
@@ -208,6 +227,12 @@ def test_own_code_that_fails_in_the_run_fails_as_the_users(
     (line,) = capsys.readouterr().err.splitlines()
     assert said.format(**places) in line
     assert not Path("results/day").exists()
+
+
+def test_answers_of_an_autoscaler_that_are_no_numbers_are_said(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(config(scaled("NotANumber")))]) == 0
+    said = "! pool main: 2 answers of its autoscaler were no finite number, and changed nothing"
+    assert said in capsys.readouterr().out
 
 
 def test_own_traffic_that_is_right_runs(config: Any) -> None:
