@@ -65,7 +65,7 @@ def let_in(fleet: Fleet, i: int) -> None:
 def predicted_ttft_s(num_queued_tokens: int, num_prompt_tokens: int, prefill_tokens_per_s: float) -> float:
     """Returns the TTFT of a prompt behind others at a replica's prefill rate; decodes and caches are left out.
 
-    Source: `admit` of the second text, Queueing.
+    Source: `admit` of docs/sources.md [2], Queueing.
 
     >>> predicted_ttft_s(8000, 2000, 10_000.0)
     1.0

@@ -336,7 +336,7 @@ ENGINE = np.dtype(
     ],
     align=True,
 )
-"""One pool's engine: its limits, and the coefficients of its step time (DESIGN section 4)."""
+"""One pool's engine: its limits, and the coefficients of its step time (docs/design.md, A step's time)."""
 
 CLOCK = np.dtype(
     [

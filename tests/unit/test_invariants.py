@@ -1,4 +1,4 @@
-"""Each invariant of DESIGN section 8, broken on purpose: `check` has to notice, and to say which.
+"""Each invariant of docs/design.md, broken on purpose: `check` has to notice, and to say which.
 
 Most are broken after a healthy run, where one fact is changed that other facts contradict; some by an engine, a router or a
 fleet that really misbehaves.
