@@ -101,9 +101,14 @@ class Wiring:
         )
         pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
         arrivals = self.traffic.chunks() if asked is None else asked.noting(self.traffic)
-        self.simulation = Simulation(self.plane, pools, arrivals, horizon, sink, progress)
+        self.simulation = Simulation(self.plane, pools, arrivals, horizon, sink, progress, self.num_looks)
         if isinstance(self.plane, LivePlane):
             self.plane.attach(self.simulation.env)
+
+    def num_looks(self) -> int:
+        """Returns how often autoscalers that are no oracles have asked for the future."""
+        pairs = zip(self.guards, self.experiment.pools, strict=True)
+        return sum(guard.num_looks for guard, pool in pairs if not pool.autoscaler.is_oracle)
 
     def engine_of(self, pool: PoolConfig) -> Any:
         """Returns a pool's ENGINE record, with what it does only if the traffic gives cause."""
