@@ -15,6 +15,7 @@ from sim.records import (
     FLEET_TYPE,
     NO_REASON,
     NONE,
+    OTHER_MODEL,
     OVER_KV_CACHE,
     OVER_MAX_MODEL_LEN,
     OVER_QUEUED_REQS,
@@ -38,10 +39,11 @@ def refusal(fleet: Fleet, i: int) -> int:
 
     No engine of the fleet could ever serve it, or its class has used up what it may.
     """
-    reason = NO_REASON
+    reason = OTHER_MODEL
     for pool in range(fleet.engines.size):
-        reason = engine_refusal(fleet, pool, i)
-        if reason == NO_REASON:
+        found = engine_refusal(fleet, pool, i)
+        reason = reason if found == OTHER_MODEL else found
+        if found == NO_REASON:
             break
     request = fleet.requests[slot_of(fleet, i)]
     kind = fleet.classes[request.class_id]
@@ -65,7 +67,7 @@ def let_in(fleet: Fleet, i: int) -> None:
 def predicted_ttft_s(num_queued_tokens: int, num_prompt_tokens: int, prefill_tokens_per_s: float) -> float:
     """Returns the TTFT of a prompt behind others at a replica's prefill rate; decodes and caches are left out.
 
-    Source: `admit` of the second text, Queueing.
+    Source: `admit` of docs/sources.md [2], Queueing.
 
     >>> predicted_ttft_s(8000, 2000, 10_000.0)
     1.0
@@ -91,14 +93,17 @@ def ttft_refusal(fleet: Fleet, r: int, i: int) -> int:
 
 @verb
 def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
-    """Returns why this pool's engine could never serve request `i`: its context, or the KV of all but its last token.
+    """Returns why this pool's engine could never serve request `i`: model, context, or the KV of all but its last token.
 
     Clients that name a limit (`max_tokens`) get what fits, as from vLLM's API server; those that want exactly what they
     ask for are refused if that does not.
     """
     engine, request = fleet.engines[pool], fleet.requests[slot_of(fleet, i)]
+    kind = fleet.classes[request.class_id]
+    if kind.model not in (0, engine.model):
+        return OTHER_MODEL
     num_tokens = request.num_prompt_tokens + request.num_output_tokens
-    if fleet.classes[request.class_id].max_tokens > 0:
+    if kind.max_tokens > 0:
         num_tokens = request.num_prompt_tokens + max(1, longest_answer(fleet, pool, i))
     if num_tokens > engine.max_model_len:
         return OVER_MAX_MODEL_LEN

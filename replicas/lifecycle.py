@@ -30,7 +30,7 @@ class Lifecycle(Params):
     provision_s: Duration = Field(default=60.0, description="Until a machine is there. Assumption: a warm node pool.")
     image_s: Duration = Field(default=30.0, description="Pulling the engine's image. Assumption.")
     weights_gb_per_s: float = Field(
-        default=2.0, gt=0, description="Rate at which weights load. Source: the first text, Autoscaling."
+        default=2.0, gt=0, description="Rate at which weights load. Source: docs/sources.md [1], Autoscaling."
     )
     start_s: Duration = Field(default=25.0, description="Starting the engine. Assumption.")
     capture_s: Duration = Field(default=15.0, description="Compiling and capturing CUDA graphs. Assumption.")

@@ -164,7 +164,7 @@ class Surrogate(Params):
     bandwidth_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak memory bandwidth reached.")
     link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak link bandwidth reached.")
     link_latency_s: float = Field(
-        default=2e-6, ge=0, description="One message between GPUs, in seconds; 2 us is the first text's illustrative value."
+        default=2e-6, ge=0, description="One message between GPUs, in seconds; 2 us illustrates docs/sources.md [1]."
     )
     overhead_s: float = Field(default=0.0, ge=0, description="Fixed GPU time of a step, in seconds.")
     enforce_eager: bool = Field(

@@ -1,4 +1,4 @@
-"""The invariants of DESIGN section 8: what must hold in every run, whatever the config.
+"""The invariants of docs/design.md: what must hold in every run, whatever the config.
 
 `Audit` gathers facts while a run goes on, in places that do not know of each other; `check` compares them at its end.
 A broken one is our mistake, never the user's: `InvariantError` says which, and by how much.

@@ -23,7 +23,7 @@ IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
 NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
-OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED = range(7, 10)
+OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED, OTHER_MODEL = range(7, 11)
 REASON_NAMES = (
     "",
     "over_max_model_len",
@@ -35,6 +35,7 @@ REASON_NAMES = (
     "rate_limit",
     "predicted_ttft",
     "replica_failed",
+    "no_such_model",
 )
 
 ARRIVAL = np.dtype(
@@ -165,6 +166,7 @@ CLASS = np.dtype(
     [
         ("priority", "i8"),  # lower goes first
         ("adapter", "i8"),  # LoRA; 0 = none
+        ("model", "i8"),  # number of the one it asks for; 0 = any
         ("max_tokens", "i8"),  # that its clients ask for; 0 = exactly what they get
         ("grammar_s", "f8"),  # compile time of its grammar, once on each replica; 0 = no structured output
         ("num_free_tokens", "i8"),  # after so many tokens that its grammar leaves open,
@@ -289,6 +291,7 @@ ENGINE = np.dtype(
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),
         ("first_slot", "i8"),  # of the pool
+        ("model", "i8"),  # its number, where pools serve several
         ("data_parallel_size", "i8"),  # engines of a machine, in slots next to each other
         ("num_together", "i8"),  # of these, how many step at the same time: all where they share experts, else 1
         ("max_num_queued_reqs", "i8"),  # of a machine, running ones too; 0 = no limit
@@ -336,7 +339,7 @@ ENGINE = np.dtype(
     ],
     align=True,
 )
-"""One pool's engine: its limits, and the coefficients of its step time (DESIGN section 4)."""
+"""One pool's engine: its limits, and the coefficients of its step time (docs/design.md, A step's time)."""
 
 CLOCK = np.dtype(
     [

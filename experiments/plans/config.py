@@ -128,7 +128,7 @@ class Plan(Study):
         description="Prefill and decode on GPUs of their own, or both on all with chunked prefill; the page shows both",
     )
     kv_bytes_per_s: float = Field(
-        default=50e9, gt=0, description="From a prefill to a decode instance; 50 GB/s is the first text's assumption"
+        default=50e9, gt=0, description="From a prefill to a decode instance; 50 GB/s is an assumption of docs/sources.md [1]"
     )
     lifecycle: Lifecycle = Field(default_factory=Lifecycle, description="How long a new instance takes to get ready")
     interval_s: float = Field(

@@ -64,6 +64,9 @@ class RequestKind(Params):
         description="Lower goes first, where an engine's scheduling_policy is priority",
     )
     lora: str | None = Field(default=None, description="The adapter it uses; null = the base model")
+    model: str | None = Field(
+        default=None, description="The model that it asks for, as a pool has it; to be given where the pools serve several"
+    )
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -195,14 +198,21 @@ class Experiment(Study):
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
             lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters=uses_adapters)
             engine = pool.replicas.engine(pool.model, pool.gpu)[0]
-            refused = self.served_by(engine).refused(engine)
+            refused = self.served_by(engine, pool.model).refused(engine)
             lines += [f"  {refused}"] if refused else []
         return lines
 
-    def served_by(self, engine: Any) -> Served:
-        """Returns what of the traffic this engine (one ENGINE record) would serve."""
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that the pools serve, each once."""
+        return list(dict.fromkeys(pool.model.name for pool in self.pools))
+
+    def served_by(self, engine: Any, model: Model) -> Served:
+        """Returns what of the traffic this engine (one ENGINE record) of this model would serve."""
         kinds = [self.classes.get(name, RequestKind()) for name in self.traffic.class_names]
-        return served(self.traffic.sample(), engine, np.array([kind.max_tokens or 0 for kind in kinds]))
+        max_tokens = np.array([kind.max_tokens or 0 for kind in kinds])
+        asks = np.array([kind.model in (None, model.name) for kind in kinds])
+        return served(self.traffic.sample(), engine, max_tokens, asks)
 
     @model_validator(mode="after")
     def _fleet_can_be_held(self) -> Self:
@@ -218,6 +228,19 @@ class Experiment(Study):
     def _measures_something(self) -> Self:
         if isinstance(self.traffic, Generated) and (mistake := self.window_mistake()):  # others would have to read their file
             raise ValueError(mistake)
+        return self
+
+    @model_validator(mode="after")
+    def _models_are_told_apart(self) -> Self:
+        for name, kind in self.classes.items():
+            if kind.model not in (None, *self.models):
+                raise ValueError(f"classes.{name}.model: no pool serves {kind.model}; served: {', '.join(self.models)}")
+        silent = [name for name in self.traffic.class_names if self.classes.get(name, RequestKind()).model is None]
+        if len(self.models) > 1 and silent:
+            raise ValueError(
+                f"pools: they serve {' and '.join(self.models)}, and classes.{silent[0]}.model does not say which of them "
+                "its requests ask for"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,28 +1,36 @@
-"""Each invariant of DESIGN section 8, broken on purpose: `check` has to notice, and to say which.
+"""Each invariant of docs/design.md, broken on purpose: `check` has to notice, and to say which.
 
 Most are broken after a healthy run, where one fact is changed that other facts contradict; some by an engine, a router or a
 fleet that really misbehaves.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import routers
 import sim.invariants
+from experiments.plans import trial
+from experiments.served import simulated
+from experiments.settings.router import Router
 from replicas.data_plane import set_now
+from replicas.plane import DataPlane
 from sim.errors import InvariantError
 from sim.invariants import NAMES, Audit, check
 from sim.records import FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED
 from tests.fleets import Constant, Ran, arrivals, engine, run
+from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
+from tests.unit.test_served import read
 
 
 def a_run() -> Ran:
     """Two replicas, small caches, 20 requests: some preempted, the first refused; every invariant holds."""
     rows = [(0.0, 500, 1), *((0.01 * i, 20, 30) for i in range(20))]
     tight = engine(block_size=4, num_usable_blocks=30, max_num_seqs=8, max_model_len=200, scheduler_reserve_full_isl=0)
-    return run(arrivals(rows), tight, replicas=2, checked=False)
+    return run(arrivals(rows), tight, replicas=2)
 
 
 def checked(ran: Ran, **facts: Any) -> list[str]:
@@ -205,6 +213,34 @@ def test_6_an_engine_that_idles_beside_its_queue_is_caught() -> None:
         run(arrivals([(0.0, 10, 1)]), stuck, max_drain_s=10.0)
 
 
+RECOUNTS = DataPlane.recounts
+
+
+def miscounted(plane: DataPlane) -> Any:
+    """Recounts, with a request more in every engine than there is."""
+    counts = RECOUNTS(plane)
+    counts[:, 0] += 1
+    return counts
+
+
+def test_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A simulation, a plan's trial, and a served result that is simulated again: by a fit, or to say how far off it is."""
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    (served,) = read(tmp_path, row(2.0, out_len={"requested": 3}))
+    router = Router(kind="least_tokens", options=routers.KINDS["least_tokens"].options())
+    doors: list[Callable[[], Any]] = [
+        lambda: run(arrivals([(0.0, 10, 5)])),
+        lambda: trial.simulate(arrivals([(0.0, 10, 5)]), engine(), 1, router, seed=1),
+        lambda: simulated.simulate(served, str(tmp_path / "gpu.yaml"), 0.0, 1),
+    ]
+    for door in doors:
+        door()
+    monkeypatch.setattr(DataPlane, "recounts", miscounted)
+    for door in doors:
+        with pytest.raises(InvariantError, match="invariant 4: replicas whose gauges differ"):
+            door()
+
+
 def test_10_an_undeclared_oracle_is_caught() -> None:
     with pytest.raises(InvariantError, match="invariant 10: policies that saw the future"):
         checked(a_run(), num_undeclared_oracles=1)
@@ -219,7 +255,7 @@ def test_10_a_router_that_could_see_output_lengths_is_caught(monkeypatch: pytest
 
 def test_12_requests_left_hanging_are_caught_unless_the_run_was_cut() -> None:
     """No replica ever comes: the request is in flight at the end, which only a run cut at its drain limit may have."""
-    ran = run(arrivals([(0.0, 10, 1)]), replicas=0, max_replicas=1, autoscaler=Constant(0), max_drain_s=5.0, checked=False)
+    ran = run(arrivals([(0.0, 10, 1)]), replicas=0, max_replicas=1, autoscaler=Constant(0), max_drain_s=5.0)
     assert ran.simulation.is_cut_short
     checked(ran, is_cut_short=True)
     with pytest.raises(InvariantError, match="invariant 12: requests left hanging: 1"):

@@ -436,7 +436,7 @@ def test_a_calibrated_plan_says_what_its_step_times_were_fitted_to(tmp_path: Pat
     assert "roofline" not in text.lower()
     assert "% of the memory bandwidth" not in text
     plain = " ".join(as_text(page(planned(tmp_path))).split())
-    assert "Step times are a roofline's" in plain
+    assert "Step times are a bound" in plain
     assert "bound" in plain
 
 

@@ -71,7 +71,7 @@ def test_e25_a_request_holds_blocks_for_its_prompt_and_its_answer() -> None:
 
 def test_r12_a_gauge_has_one_owner_so_a_recount_never_differs() -> None:
     """Requests still in the engine: what it shows equals what a walk over its lists finds."""
-    ran = run_fleet(arrivals([(0.0, 100, 1000)] * 9), engine(max_num_seqs=4), max_drain_s=0.5, checked=False)
+    ran = run_fleet(arrivals([(0.0, 100, 1000)] * 9), engine(max_num_seqs=4), max_drain_s=0.5)
     seen = [row for row in ran.intervals if row["num_running"]]
     assert ran.simulation.is_cut_short
     assert ran.simulation.audit.num_miscounts == ran.simulation.audit.num_lost_blocks == 0
