@@ -210,7 +210,7 @@ def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
         if found.share == 0
     ]
     lines += [
-        f"pool {pool.name}: {controller.num_dropped_answers:,} answers of its autoscaler were no finite number, and changed nothing"
+        f"pool {pool.name}: {controller.num_dropped_answers:,} answers of its autoscaler were no finite number: dropped"
         for pool, controller in zip(wiring.experiment.pools, wiring.controllers, strict=True)
         if controller.num_dropped_answers
     ]

@@ -20,7 +20,6 @@ from sim.pool import PoolSpec
 from sim.randomness import stream
 from sim.records import CLASS, ENGINE, records
 from sim.simulation import Horizon, Simulation, Sink
-from traces.drawn import Drawn
 from traces.traffic import TrafficStream
 
 CHUNK_ROWS = 1 << 15
@@ -105,6 +104,8 @@ class Wiring:
         )
         pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
         arrivals = self.traffic.chunks() if asked is None else asked.noting(self.traffic)
+        if asked is not None:
+            asked.keeps_sample = not all(found.is_as_asked for found in self.served)
         self.simulation = Simulation(self.plane, pools, arrivals, horizon, sink, progress, self.num_looks)
         if isinstance(self.plane, LivePlane):
             self.plane.attach(self.simulation.env)
@@ -159,7 +160,7 @@ class Wiring:
         if found.share == 0:
             return None
         lengths = (found.mean_prompt_tokens, found.mean_output_tokens)
-        if found.is_as_asked and isinstance(traffic, Drawn):  # laws know their means better than a sample does
+        if found.is_as_asked:  # the whole knows its means better than a sample does
             lengths = (traffic.mean_prompt_tokens, traffic.mean_output_tokens)
         return capacity(self.engines[index], *lengths, min(targets.values()) if targets else None)
 

@@ -13,6 +13,7 @@ from experiments import calibrated
 from experiments.settings.fields import Catalogued, FolderName, Name, Percentile
 from experiments.settings.gateway import OPEN, Gateway
 from experiments.settings.kinds import KindOf
+from experiments.settings.outside import own_code
 from experiments.settings.router import ROUTER, Router
 from replicas import catalog
 from replicas.catalog import Gpu, Model
@@ -212,7 +213,9 @@ class Experiment(Study):
         kinds = [self.classes.get(name, RequestKind()) for name in self.traffic.class_names]
         max_tokens = np.array([kind.max_tokens or 0 for kind in kinds])
         asks = np.array([kind.model in (None, model.name) for kind in kinds])
-        return served(self.traffic.sample(), engine, max_tokens, asks)
+        with own_code(type(self.traffic)):
+            sample = self.traffic.sample()
+        return served(sample, engine, max_tokens, asks)
 
     @model_validator(mode="after")
     def _fleet_can_be_held(self) -> Self:

@@ -143,6 +143,8 @@ class Known(Traffic):
             rows["num_prompt_tokens"][2] = 0
         if self.how == "class":
             rows["class_id"][2] = 1
+        if self.how == "none":
+            return
         yield [1, 2] if self.how == "list" else rows
 '''
 
@@ -204,11 +206,12 @@ ANSWERED = "TypeError: a policy answers Wanted(replicas, reason), a number and a
         (scaled("Text"), f"theirs:Text: {ANSWERED} Wanted(replicas='two', reason='')"),
         (scaled("Signature"), "theirs:Signature: TypeError: Signature.policy() takes 1 positional argument but 3 were given"),
         (sent("raises"), "theirs:Known: LookupError: no traffic today (theirs.py, line {traffic})"),
-        (sent("unsorted"), "theirs:Known: its arrivals must be sorted, finite instants from 0 s up"),
-        (sent("nan"), "theirs:Known: its arrivals must be sorted, finite instants from 0 s up"),
-        (sent("empty prompt"), "theirs:Known: its arrivals must have at least one token (a num_prompt_tokens is 0)"),
-        (sent("class"), "theirs:Known: its arrivals must have a class_id from 0 to 0"),
-        (sent("list"), "theirs:Known: "),
+        (sent("unsorted"), "traffic: request 4: arrived_at_s is 3, before an earlier request's"),
+        (sent("nan"), "traffic: request 2: arrived_at_s is nan; allowed: 0.0 to"),
+        (sent("empty prompt"), "traffic: request 2: num_prompt_tokens is 0; allowed: 1 to"),
+        (sent("class"), "traffic: request 2: class_id is 1; allowed: 0 to 0, as class_names has names"),
+        (sent("list"), "traffic: arrivals must be rows of sim.records.ARRIVAL, given list of no dtype"),
+        (sent("none"), "traffic: it has no request"),
     ],
 )
 def test_own_code_that_fails_in_the_run_fails_as_the_users(
@@ -231,7 +234,7 @@ def test_own_code_that_fails_in_the_run_fails_as_the_users(
 
 def test_answers_of_an_autoscaler_that_are_no_numbers_are_said(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(config(scaled("NotANumber")))]) == 0
-    said = "! pool main: 2 answers of its autoscaler were no finite number, and changed nothing"
+    said = "! pool main: 1 answers of its autoscaler were no finite number: dropped"  # at 15 s of 20
     assert said in capsys.readouterr().out
 
 
