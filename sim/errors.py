@@ -1,4 +1,4 @@
-"""The three ways a run can refuse to go on, and whose mistake each is."""
+"""The ways a run can refuse to go on, and whose mistake each is."""
 
 
 class ConfigError(Exception):
