@@ -238,6 +238,11 @@ def test_answers_of_an_autoscaler_that_are_no_numbers_are_said(config: Any, caps
     assert said in capsys.readouterr().out
 
 
+def test_an_out_where_no_folder_can_be_made_is_said(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(config()), "--out", "/proc/results"]) == 2
+    assert capsys.readouterr().err == "/proc/results: no folder can be made there; choose another --out\n"
+
+
 def test_own_traffic_that_is_right_runs(config: Any) -> None:
     assert main([str(config(sent("")))]) == 0
 
