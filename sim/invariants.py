@@ -72,12 +72,13 @@ class Audit:
         self.num_out_of_order += int(np.count_nonzero(wrong))
 
     def look(self, fleet: Fleet, recounts: Any) -> None:
-        """Compares the engines' running sums with `recounts`, (num_slots, 5), made by walking their lists."""
-        running, waiting, held_blocks, held_tokens, waiting_tokens = recounts.T
+        """Compares the engines' running sums with `recounts`, (num_slots, 6), made by walking their lists."""
+        running, waiting, held_blocks, held_tokens, waiting_tokens, tokens_before_first = recounts.T
         loads = fleet.loads
         lost = loads["num_free_blocks"] + held_blocks != loads["num_usable_blocks"]
         wrong = (loads["num_running"] != running) | (loads["num_waiting"] != waiting)
         wrong |= (loads["running_tokens"] != held_tokens) | (loads["waiting_tokens"] != waiting_tokens)
+        wrong |= fleet.replicas["tokens_before_first"] != tokens_before_first
         self.num_lost_blocks += int(np.count_nonzero(lost))
         self.num_miscounts += int(np.count_nonzero(wrong))
         self.num_future_scrapes += int(fleet.clock[0].scraped_at_s > fleet.clock[0].now_s)
