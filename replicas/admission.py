@@ -4,6 +4,8 @@ In the queue's order, while there are tokens, sequence slots and blocks. One tha
 that must wait for something else (its grammar, a slot for its adapter) lets them pass, and with it all of its line.
 """
 
+from typing import Any
+
 from replicas.batches import next_batch, oldest_step
 from replicas.catching_up import allocate_chunk, schedule_chunk, threshold_of
 from replicas.kv_blocks import blocks_for, reserved_blocks
@@ -15,6 +17,7 @@ from replicas.queues import (
     lets_passed_by_go_first,
     look_from_the_front,
     mark_passed_by,
+    next_place,
     next_waiting,
     own_line,
     sequence_of,
@@ -67,7 +70,7 @@ def pass_by_line(fleet: Fleet, r: int, i: int) -> None:
         if fleet.requests[slot_of(fleet, i)].was_passed_by:
             line.cursor = fleet.requests[slot_of(fleet, line.last_passed_by)].next
         mark_passed_by(fleet, r, i)
-    elif engine.prefill_schedule_interval > 1 or engine.schedules_by_prefix:
+    elif engine.prefill_schedule_interval > 1:
         mark_passed_by(fleet, r, i)
     else:
         line.cursor = NONE
@@ -79,18 +82,39 @@ def sort_by_prefix(fleet: Fleet, r: int) -> None:
 
     Source: SGLang's `lpm` policy (`SchedulePolicy.calc_priority`), which is first come first served while more wait.
     """
-    waiting = fleet.lines[r, 0]
-    i = waiting.head
-    waiting.head = waiting.tail = NONE
+    for k in range(fleet.lines.shape[1]):
+        sort_line(fleet, r, fleet.lines[r, k].queue)
+    look_from_the_front(fleet, r)
+    for _ in range(fleet.loads[r].num_waiting):
+        first = NONE
+        for k in range(fleet.lines.shape[1]):
+            i = fleet.lines[r, k].cursor
+            if i != NONE and (first == NONE or has_more_cached(fleet, i, first)):
+                first = i
+        own_line(fleet, r, first).cursor = fleet.requests[slot_of(fleet, first)].next
+        sequence_of(fleet, first).place = next_place(fleet)
+
+
+@rare
+def sort_line(fleet: Fleet, r: int, line: Any) -> None:
+    """Sorts one of replica `r`'s lines in the same way."""
+    i = line.head
+    line.head = line.tail = NONE
     while i != NONE:
         following = fleet.requests[slot_of(fleet, i)].next
-        num_found = look_up(fleet, r, i)
-        sequence_of(fleet, i).num_found = num_found
-        before = waiting.tail
-        while before != NONE and sequence_of(fleet, before).num_found < num_found:
+        sequence_of(fleet, i).num_found = look_up(fleet, r, i)
+        before = line.tail
+        while before != NONE and sequence_of(fleet, before).num_found < sequence_of(fleet, i).num_found:
             before = fleet.requests[slot_of(fleet, before)].previous
-        insert_after(fleet, waiting, i, before)
+        insert_after(fleet, line, i, before)
         i = following
+
+
+@verb
+def has_more_cached(fleet: Fleet, i: int, j: int) -> bool:
+    """Tells whether more of request `i`'s prompt is in the cache than of request `j`'s; of equals, whether it was ahead."""
+    ours, theirs = sequence_of(fleet, i), sequence_of(fleet, j)
+    return ours.num_found > theirs.num_found or (ours.num_found == theirs.num_found and ours.place < theirs.place)
 
 
 @verb

@@ -48,10 +48,10 @@ def clear(fleet: Fleet, r: int) -> None:
     replica.running.head = replica.running.tail = NONE
     for k in range(fleet.lines.shape[1]):
         line = fleet.lines[r, k]
-        line.head = line.tail = line.cursor = line.last_inserted = line.last_passed_by = NONE
-    replica.num_queued = replica.num_passed_by = replica.tokens_before_first = 0
+        line.queue.head = line.queue.tail = line.last_inserted = line.last_passed_by = NONE
+        line.num_passed_by = 0
     replica.num_decoding = replica.decoding_context_tokens = replica.num_catching_up = replica.num_surplus = 0
-    replica.num_masks = replica.is_saturated = 0
+    replica.num_masks = replica.is_saturated = replica.tokens_before_first = 0
     replica.num_in_flight = replica.num_empty = replica.num_plans = 0
     fleet.stages[r, :] = 0.0
     load.num_waiting = load.num_running = load.waiting_tokens = load.running_tokens = 0

@@ -29,13 +29,11 @@ def next_work_at_s(fleet: Fleet, r: int, now_s: float) -> float:
     if fleet.loads[r].num_waiting == 0:
         return at_s
     for k in range(fleet.lines.shape[1]):
-        i = fleet.lines[r, k].head
-        while i != NONE:
-            request = fleet.requests[slot_of(fleet, i)]
-            if fleet.classes[request.class_id].grammar_s > 0:
-                at_s = min(at_s, fleet.lore[r, request.class_id].grammar_ready_at_s)
-            is_mixed = fleet.engines[fleet.replicas[r].pool].schedules_by_prefix
-            i = request.next if is_mixed else NONE  # a line waits for one grammar
+        i = fleet.lines[r, k].queue.head  # a line waits for one grammar
+        if i != NONE:
+            class_id = fleet.requests[slot_of(fleet, i)].class_id
+            if fleet.classes[class_id].grammar_s > 0:
+                at_s = min(at_s, fleet.lore[r, class_id].grammar_ready_at_s)
     if now_s < at_s < float("inf"):
         return at_s
     fleet.replicas[r].num_idle_with_work += 1

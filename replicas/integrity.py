@@ -55,7 +55,7 @@ def recount(fleet: Fleet, r: int, counts: Any) -> None:
         counts[1], counts[4], counts[5] = load.num_waiting, load.waiting_tokens, replica.tokens_before_first
         return
     for k in range(fleet.lines.shape[1]):
-        i = fleet.lines[r, k].head
+        i = fleet.lines[r, k].queue.head
         while i != NONE:
             request = fleet.requests[slot_of(fleet, i)]
             counts[1] += 1

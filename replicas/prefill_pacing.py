@@ -36,5 +36,7 @@ def is_prefilling(fleet: Fleet, r: int, i: int) -> bool:
 @verb
 def note_saturation(fleet: Fleet, r: int) -> None:
     """Notes after a step that could prefill whether requests still wait, other than those that it had to pass by."""
-    replica = fleet.replicas[r]
-    replica.is_saturated = fleet.loads[r].num_waiting > replica.num_passed_by
+    num_passed_by = 0
+    for k in range(fleet.lines.shape[1]):
+        num_passed_by += fleet.lines[r, k].num_passed_by
+    fleet.replicas[r].is_saturated = fleet.loads[r].num_waiting > num_passed_by

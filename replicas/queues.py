@@ -60,10 +60,15 @@ def goes_before(fleet: Fleet, i: int, j: int) -> bool:
 
 @verb
 def own_line(fleet: Fleet, r: int, i: int) -> Any:
-    """Returns the line of replica `r` in which request `i` waits. SGLang sorts its queue, so there all wait in one."""
-    if fleet.engines[fleet.replicas[r].pool].schedules_by_prefix:
-        return fleet.lines[r, 0]
+    """Returns the line of replica `r` in which request `i` waits."""
     return fleet.lines[r, fleet.line_of[fleet.requests[slot_of(fleet, i)].class_id]]
+
+
+@verb
+def next_place(fleet: Fleet) -> int:
+    """Counts, and returns, how often a request took a place in a queue."""
+    fleet.clock[0].num_queued += 1
+    return fleet.clock[0].num_queued
 
 
 @verb
@@ -83,18 +88,19 @@ def insert_by_priority(fleet: Fleet, line: Any, i: int) -> None:
 
     Those that come back from a machine that failed come one after the other, so this is O(1) too, amortised.
     """
-    if line.tail == NONE or line.tail < i:
-        append(fleet, line, i)
+    queue = line.queue
+    if queue.tail == NONE or queue.tail < i:
+        append(fleet, queue, i)
         return
     before = NONE
-    if line.head < i:
-        before = line.head if line.last_inserted == NONE else line.last_inserted
+    if queue.head < i:
+        before = queue.head if line.last_inserted == NONE else line.last_inserted
         while before > i:
             before = fleet.requests[slot_of(fleet, before)].previous
         while fleet.requests[slot_of(fleet, before)].next < i:
             before = fleet.requests[slot_of(fleet, before)].next
         line.last_inserted = i
-    insert_after(fleet, line, i, before)
+    insert_after(fleet, queue, i, before)
 
 
 @verb
@@ -103,13 +109,12 @@ def add_waiting(fleet: Fleet, r: int, i: int) -> None:
 
     One with structured output counts as passed by from the start, whether its grammar is compiled or not.
     """
-    replica, line = fleet.replicas[r], own_line(fleet, r, i)
-    replica.num_queued += 1
-    sequence_of(fleet, i).place = replica.num_queued
-    if fleet.engines[replica.pool].schedules_by_priority:
+    line = own_line(fleet, r, i)
+    sequence_of(fleet, i).place = next_place(fleet)
+    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
         insert_by_priority(fleet, line, i)
     else:
-        append(fleet, line, i)
+        append(fleet, line.queue, i)
     fleet.requests[slot_of(fleet, i)].was_passed_by = 0
     if fleet.classes[fleet.requests[slot_of(fleet, i)].class_id].grammar_s > 0:
         mark_passed_by(fleet, r, i)
@@ -118,13 +123,12 @@ def add_waiting(fleet: Fleet, r: int, i: int) -> None:
 @verb
 def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
     """Puts a preempted request back into replica `r`'s queue: at its front, or where its priority says."""
-    replica, line = fleet.replicas[r], own_line(fleet, r, i)
-    replica.num_queued += 1
-    sequence_of(fleet, i).place = -replica.num_queued
-    if fleet.engines[replica.pool].schedules_by_priority:
+    line = own_line(fleet, r, i)
+    sequence_of(fleet, i).place = -next_place(fleet)
+    if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
         insert_by_priority(fleet, line, i)
     else:
-        insert_after(fleet, line, i, line.last_passed_by)
+        insert_after(fleet, line.queue, i, line.last_passed_by)
 
 
 AHEAD = 1 << 62
@@ -134,16 +138,15 @@ AHEAD = 1 << 62
 @rare
 def mark_passed_by(fleet: Fleet, r: int, i: int) -> None:
     """Marks a waiting request as passed by; where those go first, it moves behind the last of them."""
-    replica, request, line = fleet.replicas[r], fleet.requests[slot_of(fleet, i)], own_line(fleet, r, i)
+    request, line = fleet.requests[slot_of(fleet, i)], own_line(fleet, r, i)
     if request.was_passed_by:
         return
     request.was_passed_by = 1
-    replica.num_passed_by += 1
+    line.num_passed_by += 1
     if lets_passed_by_go_first(fleet, r):
-        replica.num_queued += 1
-        sequence_of(fleet, i).place = replica.num_queued - AHEAD
-        remove(fleet, line, i)
-        insert_after(fleet, line, i, line.last_passed_by)
+        sequence_of(fleet, i).place = next_place(fleet) - AHEAD
+        remove(fleet, line.queue, i)
+        insert_after(fleet, line.queue, i, line.last_passed_by)
         line.last_passed_by = i
 
 
@@ -155,16 +158,16 @@ def leave_waiting(fleet: Fleet, r: int, i: int) -> None:
         line.last_inserted = request.previous
     if line.last_passed_by == i:
         line.last_passed_by = request.previous
-    fleet.replicas[r].num_passed_by -= request.was_passed_by
+    line.num_passed_by -= request.was_passed_by
     request.was_passed_by = 0
-    remove(fleet, line, i)
+    remove(fleet, line.queue, i)
 
 
 @verb
 def look_from_the_front(fleet: Fleet, r: int) -> None:
     """Lets each line be looked at from its head on."""
     for k in range(fleet.lines.shape[1]):
-        fleet.lines[r, k].cursor = fleet.lines[r, k].head
+        fleet.lines[r, k].cursor = fleet.lines[r, k].queue.head
 
 
 @verb

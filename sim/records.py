@@ -191,11 +191,11 @@ QUEUE = np.dtype([("head", "i4"), ("tail", "i4")], align=True)
 
 LINE = np.dtype(
     [
-        ("head", "i4"),
-        ("tail", "i4"),
+        ("queue", QUEUE),
         ("cursor", "i4"),  # the next to be looked at in the step being planned
         ("last_inserted", "i4"),  # by priority: neither at the back nor at the front; the next such one belongs near it
         ("last_passed_by", "i4"),  # where those that were passed by go first: they are the first part of the line
+        ("num_passed_by", "i4"),
     ],
     align=True,
 )
@@ -235,7 +235,7 @@ REPLICA = np.dtype(
         ("num_decoding", "i4"),  # requests that get one token in the next step
         ("decoding_context_tokens", "i8"),  # sum of their computed tokens
         ("num_steps", "i8"),  # steps planned so far; the next step's number
-        ("num_queued", "i8"),  # times that a request joined the waiting ones
+        ("tokens_before_first", "i8"),  # prompts of its requests that have no token yet
         ("running", QUEUE),  # in order of admission
         ("num_catching_up", "i4"),  # running requests with more than one token to compute, or one that was passed over
         ("num_surplus", "i4"),  # decodes whose end the scheduler has not seen yet
@@ -256,8 +256,6 @@ REPLICA = np.dtype(
         ("free_blocks", QUEUE),  # with prefix caching: in the order in which they are taken
         ("free_row", "i4"),  # head of the list of free rows of the block table, each with the next in its last entry
         ("num_admissions", "i4"),
-        ("num_passed_by", "i4"),  # waiting requests that were passed by
-        ("tokens_before_first", "i8"),  # prompts of its requests that have no token yet
     ],
     align=True,
 )
@@ -369,6 +367,7 @@ CLOCK = np.dtype(
         ("num_offered", "i8"),  # replicas in fleet.offered
         ("unrouted", QUEUE),
         ("num_unrouted", "i8"),
+        ("num_queued", "i8"),  # times that a request joined the waiting ones of a replica, or was moved among them
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
         ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
         ("num_scrapes", "i8"),
@@ -423,7 +422,7 @@ class Fleet(Bundle):
     due: Annotated[Any, "i4", 2]  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of last tokens due at a step
     growing: Annotated[Any, GROWTH, 2]  # (num_slots, largest block_size) by the residue of the steps at which they need a block
     sent: Annotated[Any, "i8", 1]  # (num_pools,) requests routed to each pool so far, those it had no room for included
-    unrouted: Annotated[Any, "i8", 2]  # (num_pools, 3) requests that wait and it could serve, their tokens, those on none before
+    unrouted: Annotated[Any, "i8", 2]  # (num_pools, 3) requests that wait and it could serve, their tokens, the new ones
     ready: Annotated[Any, "i8", 1]  # (num_slots,) slots that take requests, in the order they became ready
     offered: Annotated[Any, "i8", 1]  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
     next_end_at_s: Annotated[Any, "f8", 1]  # (num_slots,) end of the running step; inf when idle

@@ -72,8 +72,8 @@ def new_fleet(
     line_of = _lines(engines, classes)
     num_lines = int(line_of.max()) + 1
     lines = records(LINE, num_slots, num_lines)
-    for name in LINE.names or ():
-        lines[name] = NONE
+    lines["queue"]["head"] = lines["queue"]["tail"] = NONE
+    lines["last_inserted"] = lines["last_passed_by"] = NONE
     has_sequences = len(caching) > 0 or bool(is_uneven.any()) or num_lines > 1
     num_blocks = int(caching["num_usable_blocks"].max(initial=0))
     num_rows = int(caching["max_num_seqs"].max(initial=0))

@@ -68,7 +68,7 @@ class Books:
         """
         found = []
         for line in self._lines:
-            i = int(line.tail)
+            i = int(line.queue.tail)
             while i != NONE and i not in self._in_engine:
                 found.append(i)
                 i = int(self.request(i).previous)
@@ -123,7 +123,7 @@ class Books:
             Running, waiting, computed tokens of the running, tokens of the waiting, prompt tokens of those without a token.
         """
         running = [self.request(i) for i in self._walk(self.replica.running.head)]
-        waiting = [self.request(i) for line in self._lines for i in self._walk(line.head)]
+        waiting = [self.request(i) for line in self._lines for i in self._walk(line.queue.head)]
         computed = sum(int(one.num_computed_tokens) for one in running)
         before_first = sum(int(one.num_prompt_tokens) for one in running + waiting if np.isnan(one.first_token_at_s))
         return len(running), len(waiting), computed, sum(_known_tokens(one) for one in waiting), before_first
@@ -146,9 +146,10 @@ class Books:
     def _preempt(self, i: int) -> None:
         request, load = self.request(i), self.load
         self._remove(self.replica.running, i)
-        self.replica.num_queued += 1
-        self._sequence(i).place = -self.replica.num_queued
-        self._insert(self._line(i), i, NONE)
+        clock = self._fleet().clock[0]
+        clock.num_queued += 1
+        self._sequence(i).place = -clock.num_queued
+        self._insert(self._line(i).queue, i, NONE)
         load.num_running -= 1
         load.running_tokens -= int(request.num_computed_tokens)
         load.num_waiting += 1
@@ -216,10 +217,13 @@ class Books:
 
     def _leave_waiting(self, i: int) -> None:
         """Takes request `i` out of the queue. As `replicas.queues.leave_waiting`."""
-        request = self.request(i)
-        self.replica.num_passed_by -= int(request.was_passed_by)
+        request, line = self.request(i), self._line(i)
+        for name in ("last_inserted", "last_passed_by"):
+            if line[name] == i:
+                line[name] = request.previous
+        line.num_passed_by -= int(request.was_passed_by)
         request.was_passed_by = 0
-        self._remove(self._line(i), i)
+        self._remove(line.queue, i)
 
     def _insert(self, queue: Any, i: int, before: int) -> None:
         """Puts request `i` right behind `before`; `NONE` stands for the front. As `replicas.queues.insert_after`."""

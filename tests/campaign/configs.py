@@ -121,10 +121,9 @@ def recorded(random: Random, kind: str, folder: Path) -> Section:
             rows.append({"timestamp": int(1000 * now_s), "input_length": prompt, "output_length": output, "hash_ids": hashes})
         else:
             prefix, session = random.choice([None, "p", "q"]), random.choice([None, random.randrange(5)])
-            rows.append(
-                {"arrived_at_s": now_s, "num_prompt_tokens": prompt, "num_output_tokens": output, "class": (random.choice("ab") if number > 1 else "ab"[number]),
-                 "prefix": prefix, "num_prefix": min(prompt, 90), "session": session}
-            )  # fmt: skip
+            name = random.choice("ab") if number > 1 else "ab"[number]  # both occur
+            shared = {"class": name, "prefix": prefix, "num_prefix": min(prompt, 90), "session": session}
+            rows.append({"arrived_at_s": now_s, "num_prompt_tokens": prompt, "num_output_tokens": output, **shared})
     path = folder / f"{kind}.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if kind == "mooncake":

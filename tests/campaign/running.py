@@ -67,9 +67,9 @@ def run_config(document: Section, folder: Path) -> Outcome:
 
 
 def num_lost(wiring: Wiring) -> int:
-    """Returns how many requests of the traffic neither arrived nor count as unsent."""
+    """Returns how many requests of the traffic neither arrived nor count as never sent."""
     simulation = wiring.simulation
-    return int(wiring.traffic.counts["kept"]) - simulation.audit.num_requests - simulation.num_unsent
+    return int(wiring.traffic.counts["kept"]) - simulation.audit.num_requests - int(simulation.num_never_sent.sum())
 
 
 def _where(error: BaseException) -> str:
