@@ -60,18 +60,14 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
 
 @rare
 def pass_by_line(fleet: Fleet, r: int, i: int) -> None:
-    """Passes by request `i`, which is held up, and with it all of its line, as far as nothing else hangs on it.
+    """Passes by request `i`, which is held up, and with it all of its line.
 
-    Where it matters who was passed by, each is marked when it is reached; those that are marked already go first and are not
-    looked at again.
+    Where it matters who was passed by, each is marked when it is reached for the first time.
     """
     engine, line = fleet.engines[fleet.replicas[r].pool], own_line(fleet, r, i)
-    if lets_passed_by_go_first(fleet, r):
-        if fleet.requests[slot_of(fleet, i)].was_passed_by:
-            line.cursor = fleet.requests[slot_of(fleet, line.last_passed_by)].next
+    if engine.prefill_schedule_interval > 1 or lets_passed_by_go_first(fleet, r):
         mark_passed_by(fleet, r, i)
-    elif engine.prefill_schedule_interval > 1:
-        mark_passed_by(fleet, r, i)
+        line.cursor = fleet.requests[slot_of(fleet, line.last_passed_by)].next
     else:
         line.cursor = NONE
 
@@ -84,6 +80,7 @@ def sort_by_prefix(fleet: Fleet, r: int) -> None:
     """
     for k in range(fleet.lines.shape[1]):
         sort_line(fleet, r, fleet.lines[r, k].queue)
+        fleet.lines[r, k].last_passed_by = NONE
     look_from_the_front(fleet, r)
     for _ in range(fleet.loads[r].num_waiting):
         first = NONE

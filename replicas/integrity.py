@@ -5,10 +5,11 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from replicas.gateway import engine_refusal
 from replicas.kv_blocks import computed_tokens, held_blocks
 from replicas.queues import slot_of
 from sim.compiled import loop, verb
-from sim.records import FLEET_TYPE, NONE, Fleet
+from sim.records import FLEET_TYPE, NO_REASON, NONE, Fleet
 
 LONGEST_QUEUE = 10_000
 
@@ -62,3 +63,17 @@ def recount(fleet: Fleet, r: int, counts: Any) -> None:
             counts[4] += request.num_prompt_tokens + request.num_generated_tokens
             counts[5] += before_first(request)
             i = request.next
+
+
+@loop(nb.types.void(FLEET_TYPE, nb.types.int64[:, ::1]))
+def recount_unrouted(fleet: Fleet, counts: Any) -> None:
+    """Walks those that no replica could take, and adds them to `counts`, (num_pools, 3), as `fleet.unrouted` is."""
+    i = fleet.clock[0].unrouted.head
+    while i != NONE:
+        request = fleet.requests[slot_of(fleet, i)]
+        for pool in range(fleet.engines.size):
+            if engine_refusal(fleet, pool, i) == NO_REASON:
+                counts[pool, 0] += 1
+                counts[pool, 1] += request.num_prompt_tokens + request.num_generated_tokens
+                counts[pool, 2] += np.isnan(request.routed_at_s)
+        i = request.next

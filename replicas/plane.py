@@ -10,7 +10,7 @@ import numpy as np
 from replicas.data_plane import run_until
 from replicas.eviction import clear, evict
 from replicas.gateway import route_unrouted
-from replicas.integrity import recount
+from replicas.integrity import LONGEST_QUEUE, recount, recount_unrouted
 from sim.compiled import Pointer, entry_point, raising
 from sim.errors import ConfigError
 from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, ROUTER_SIGNATURE, Fleet, RouterState
@@ -191,4 +191,12 @@ class DataPlane:
         counts = np.zeros((self.fleet.replicas.size, 6), np.int64)
         for slot in np.flatnonzero(np.asarray(self.fleet.replicas["machine"]) != NONE):
             recount(self.fleet, int(slot), counts[slot])
+        return counts
+
+    def recount_unrouted(self) -> Any:
+        """Returns `fleet.unrouted` counted anew; a queue of more than `LONGEST_QUEUE` is taken at its word."""
+        if self.fleet.clock[0].num_unrouted > LONGEST_QUEUE:
+            return self.fleet.unrouted
+        counts = np.zeros_like(self.fleet.unrouted)
+        recount_unrouted(self.fleet, counts)
         return counts

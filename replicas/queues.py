@@ -100,6 +100,8 @@ def insert_by_priority(fleet: Fleet, line: Any, i: int) -> None:
         while fleet.requests[slot_of(fleet, before)].next < i:
             before = fleet.requests[slot_of(fleet, before)].next
         line.last_inserted = i
+    if line.last_passed_by > i:
+        line.last_passed_by = before
     insert_after(fleet, queue, i, before)
 
 
@@ -128,6 +130,8 @@ def return_to_waiting(fleet: Fleet, r: int, i: int) -> None:
     if fleet.engines[fleet.replicas[r].pool].schedules_by_priority:
         insert_by_priority(fleet, line, i)
     else:
+        if not lets_passed_by_go_first(fleet, r):
+            line.last_passed_by = NONE
         insert_after(fleet, line.queue, i, line.last_passed_by)
 
 
@@ -139,14 +143,14 @@ AHEAD = 1 << 62
 def mark_passed_by(fleet: Fleet, r: int, i: int) -> None:
     """Marks a waiting request as passed by; where those go first, it moves behind the last of them."""
     request, line = fleet.requests[slot_of(fleet, i)], own_line(fleet, r, i)
-    if request.was_passed_by:
-        return
-    request.was_passed_by = 1
-    line.num_passed_by += 1
-    if lets_passed_by_go_first(fleet, r):
-        sequence_of(fleet, i).place = next_place(fleet) - AHEAD
-        remove(fleet, line.queue, i)
-        insert_after(fleet, line.queue, i, line.last_passed_by)
+    if not request.was_passed_by:
+        request.was_passed_by = 1
+        line.num_passed_by += 1
+        if lets_passed_by_go_first(fleet, r):
+            sequence_of(fleet, i).place = next_place(fleet) - AHEAD
+            remove(fleet, line.queue, i)
+            insert_after(fleet, line.queue, i, line.last_passed_by)
+    if request.previous == line.last_passed_by:
         line.last_passed_by = i
 
 

@@ -194,7 +194,7 @@ LINE = np.dtype(
         ("queue", QUEUE),
         ("cursor", "i4"),  # the next to be looked at in the step being planned
         ("last_inserted", "i4"),  # by priority: neither at the back nor at the front; the next such one belongs near it
-        ("last_passed_by", "i4"),  # where those that were passed by go first: they are the first part of the line
+        ("last_passed_by", "i4"),  # all from the head to here are marked as passed by
         ("num_passed_by", "i4"),
     ],
     align=True,

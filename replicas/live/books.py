@@ -136,7 +136,7 @@ class Books:
 
     def _admit(self, i: int) -> None:
         request, load = self.request(i), self.load
-        self._leave_waiting(i)
+        self._remove(self._line(i), i)
         self._insert(self.replica.running, i, int(self.replica.running.tail))
         load.num_waiting -= 1
         load.waiting_tokens -= _known_tokens(request)
@@ -149,7 +149,7 @@ class Books:
         clock = self._fleet().clock[0]
         clock.num_queued += 1
         self._sequence(i).place = -clock.num_queued
-        self._insert(self._line(i).queue, i, NONE)
+        self._insert(self._line(i), i, NONE)
         load.num_running -= 1
         load.running_tokens -= int(request.num_computed_tokens)
         load.num_waiting += 1
@@ -188,7 +188,7 @@ class Books:
         if np.isnan(request.first_token_at_s):
             self.replica.tokens_before_first -= int(request.num_prompt_tokens)
         if request.phase == WAITING:
-            self._leave_waiting(i)
+            self._remove(self._line(i), i)
             load.num_waiting -= 1
             load.waiting_tokens -= _known_tokens(request)
         else:
@@ -208,22 +208,12 @@ class Books:
         return self._fleet().lines[self.slot]
 
     def _line(self, i: int) -> Any:
-        """Returns the line in which request `i` waits."""
-        return self._lines[self._fleet().line_of[self.request(i).class_id]]
+        """Returns the line in which request `i` waits. Nothing holds it up: live engines serve no adapters and no grammars."""
+        return self._lines[self._fleet().line_of[self.request(i).class_id]].queue
 
     def _sequence(self, i: int) -> Any:
         sequences = self._fleet().sequences
         return sequences[i & (sequences.size - 1)]
-
-    def _leave_waiting(self, i: int) -> None:
-        """Takes request `i` out of the queue. As `replicas.queues.leave_waiting`."""
-        request, line = self.request(i), self._line(i)
-        for name in ("last_inserted", "last_passed_by"):
-            if line[name] == i:
-                line[name] = request.previous
-        line.num_passed_by -= int(request.was_passed_by)
-        request.was_passed_by = 0
-        self._remove(line.queue, i)
 
     def _insert(self, queue: Any, i: int, before: int) -> None:
         """Puts request `i` right behind `before`; `NONE` stands for the front. As `replicas.queues.insert_after`."""
