@@ -19,7 +19,8 @@ from pathlib import Path
 import yaml
 from tqdm import tqdm
 
-from tests.campaign.configs import Section, config
+from tests.campaign.configs import config
+from tests.campaign.draws import Section
 from tests.campaign.running import MAX_SECONDS, Outcome, run_config, run_seed
 from tests.campaign.shrink import shrunk
 
