@@ -7,7 +7,7 @@ import numpy as np
 
 from replicas.delivery import count_in_flight, end
 from replicas.engine import enqueue, longest_answer
-from replicas.queues import append_unrouted, client_of, pop_unrouted, slot_of
+from replicas.queues import append, client_of, remove, slot_of
 from replicas.rate_limit import level_at, most_tokens, reserve
 from sim.compiled import loop, rare, verb
 from sim.records import (
@@ -124,26 +124,12 @@ def queue_refusal(fleet: Fleet, r: int) -> int:
     num_requests = num_tokens = 0
     for rank in range(first, first + engine.data_parallel_size):
         num_requests += fleet.loads[rank].num_waiting + fleet.loads[rank].num_running
-        if engine.max_num_queued_tokens > 0:
-            num_tokens += tokens_before_first(fleet, fleet.replicas[rank].running.head)
-            num_tokens += tokens_before_first(fleet, fleet.replicas[rank].waiting.head)
+        num_tokens += fleet.replicas[rank].tokens_before_first
     if 0 < engine.max_num_queued_reqs <= num_requests:
         return OVER_QUEUED_REQS
     if 0 < engine.max_num_queued_tokens <= num_tokens:
         return OVER_QUEUED_TOKENS
     return NO_REASON
-
-
-@verb
-def tokens_before_first(fleet: Fleet, i: int) -> int:
-    """Returns the prompt tokens of request `i` and those behind it in its list that have no token yet."""
-    num_tokens = 0
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        if np.isnan(request.first_token_at_s):
-            num_tokens += request.num_prompt_tokens
-        i = request.next
-    return num_tokens
 
 
 @verb
@@ -230,6 +216,37 @@ def send(fleet: Fleet, r: int, i: int) -> None:
     enqueue(fleet, r, i, clock.now_s)
 
 
+@verb
+def append_unrouted(fleet: Fleet, i: int) -> None:
+    """Puts request `i` at the back of those that no replica could take yet."""
+    clock = fleet.clock[0]
+    append(fleet, clock.unrouted, i)
+    clock.num_unrouted += 1
+    count_unrouted(fleet, i, 1)
+
+
+@verb
+def pop_unrouted(fleet: Fleet) -> int:
+    """Takes the first of those that no replica could take yet; there must be one."""
+    clock = fleet.clock[0]
+    i = clock.unrouted.head
+    remove(fleet, clock.unrouted, i)
+    clock.num_unrouted -= 1
+    count_unrouted(fleet, i, -1)
+    return i
+
+
+@rare
+def count_unrouted(fleet: Fleet, i: int, change: int) -> None:
+    """Counts request `i` among, or no longer among, those that wait for a replica of each pool that could serve it."""
+    request = fleet.requests[slot_of(fleet, i)]
+    for pool in range(fleet.engines.size):
+        if engine_refusal(fleet, pool, i) == NO_REASON:
+            fleet.unrouted[pool, 0] += change
+            fleet.unrouted[pool, 1] += change * (request.num_prompt_tokens + request.num_generated_tokens)
+            fleet.unrouted[pool, 2] += change * np.isnan(request.routed_at_s)
+
+
 @loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.int64))
 def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int) -> int:
     """Takes the next `num_left` requests that found no replica, oldest first, and sends those that one can serve now.
@@ -250,19 +267,3 @@ def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int)
             return -1
         num_left -= 1
     return 0
-
-
-@loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
-def count_unrouted(fleet: Fleet, pool: int, counts: Any) -> None:
-    """Fills `counts`, (3,), with the requests that wait for a replica and this pool could serve, their tokens, and how many
-    of them were on none before.
-    """
-    counts[:] = 0
-    i = fleet.clock[0].unrouted.head
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        if engine_refusal(fleet, pool, i) == NO_REASON:
-            counts[0] += 1
-            counts[1] += request.num_prompt_tokens + request.num_generated_tokens
-            counts[2] += np.isnan(request.routed_at_s)
-        i = request.next

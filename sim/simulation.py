@@ -29,6 +29,9 @@ class RunsRequests(Plane, Protocol):
     def recounts(self) -> Any:
         """Counts the engines' sums anew."""
 
+    def recount_unrouted(self) -> Any:
+        """Counts those that wait for a replica anew."""
+
     def halt(self) -> None:
         """Stops all replicas where they are."""
 
@@ -178,14 +181,14 @@ class Simulation:
             pool.tell_drained(slot)
 
     def watch(self) -> Generator[Any, Any, None]:
-        """The timeline: at the end of every interval, what each pool shows, and a recount of the engines' sums."""
+        """The timeline: at the end of every interval, what each pool shows, and a recount of the running sums."""
         while True:
             yield self.env.timeout(self.horizon.timeline_interval_s)
             self.write_interval()
 
     def write_interval(self) -> None:
         """Writes the gauges of the interval that ends now."""
-        self.audit.look(self.plane.fleet, self.plane.recounts())
+        self.audit.look(self.plane.fleet, self.plane.recounts(), self.plane.recount_unrouted())
         self.sink.write_interval([self.gauges(pool, self.interval_started_at_s) for pool in self.pools])
         self.interval_started_at_s = float(self.env.now)
 

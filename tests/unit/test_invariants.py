@@ -86,14 +86,28 @@ def finish_without_a_first_token(ran: Ran) -> None:
     changed(ran, 5, first_token_at_s=NEVER)
 
 
+def look_again(ran: Ran) -> None:
+    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts(), ran.plane.recount_unrouted())
+
+
 def leak_a_block(ran: Ran) -> None:
     ran.plane.fleet.loads.num_free_blocks[1] -= 1
-    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts())
+    look_again(ran)
 
 
 def count_a_waiting_request_too_many(ran: Ran) -> None:
     ran.plane.fleet.loads.num_waiting[1] += 1
-    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts())
+    look_again(ran)
+
+
+def count_a_prompt_that_has_its_first_token(ran: Ran) -> None:
+    ran.plane.fleet.replicas.tokens_before_first[1] += 20
+    look_again(ran)
+
+
+def count_a_request_that_waits_for_no_replica(ran: Ran) -> None:
+    ran.plane.fleet.unrouted[0] += (0, 0, 1)
+    look_again(ran)
 
 
 def run_one_sequence_too_many(ran: Ran) -> None:
@@ -134,7 +148,7 @@ def keep_a_request_in_the_system_longer_than_it_was(ran: Ran) -> None:
 
 def scrape_the_future(ran: Ran) -> None:
     ran.plane.fleet.clock[0].scraped_at_s = ran.plane.fleet.clock[0].now_s + 1.0
-    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts())
+    look_again(ran)
 
 
 def bill_a_second_twice(ran: Ran) -> None:
@@ -163,6 +177,8 @@ BREAKS: list[tuple[int, Callable[[Ran], None]]] = [
     (3, finish_without_a_first_token),
     (4, leak_a_block),
     (4, count_a_waiting_request_too_many),
+    (4, count_a_prompt_that_has_its_first_token),
+    (4, count_a_request_that_waits_for_no_replica),
     (5, run_one_sequence_too_many),
     (5, batch_one_token_too_many),
     (5, have_more_in_flight_than_the_client_may),

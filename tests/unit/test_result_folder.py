@@ -76,6 +76,6 @@ def test_r12_a_gauge_has_one_owner_so_a_recount_never_differs() -> None:
     assert ran.simulation.is_cut_short
     assert ran.simulation.audit.num_miscounts == ran.simulation.audit.num_lost_blocks == 0
     assert [(row["num_running"], row["num_waiting"]) for row in seen] == [(4, 5)]
-    counts = np.zeros(5, np.int64)
+    counts = np.zeros(6, np.int64)
     recount(ran.plane.fleet, 0, counts)
-    assert counts.tolist() == [0] * 5  # halted at the end
+    assert counts.tolist() == [0] * 6  # halted at the end
