@@ -41,7 +41,7 @@ def served(num: int, kinds: Any = None, *, every_s: float = 1e-4, first_lasts: i
     rows["class_id"] = np.arange(num) * 7919 % 10007 % num_classes
     rows["class_id"][0], rows["num_output_tokens"][0] = num_classes - 1, first_lasts
     limits = options.pop("limits", {})
-    options = {"timeline_interval_s": 1e6, "interval_s": 1e6, "checked": False} | options
+    options = {"timeline_interval_s": 1e6, "interval_s": 1e6} | options
     run(rows, engine(max_num_seqs=4, num_usable_blocks=1000, **limits), classes=kinds, **options)
 
 

@@ -187,7 +187,7 @@ def simulate(
     while (reason := plane.run_until(last_s + MAX_DRAIN_S)) == NEEDS_ARRIVALS:
         rows += [ended.copy() for _, ended in plane.take_ended()]
         plane.load(next(chunks, ()))
-    audit.look(plane.fleet, plane.recounts())
+    audit.look(plane.fleet, plane.recounts(), plane.recount_unrouted())
     if reason != ENDED:
         plane.halt()
     rows += [ended.copy() for _, ended in plane.take_ended(everything=True)]

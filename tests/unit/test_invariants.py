@@ -18,6 +18,7 @@ from experiments.served import simulated
 from experiments.settings.router import Router
 from replicas.data_plane import set_now
 from replicas.plane import DataPlane
+from routers.pick import router
 from sim.errors import InvariantError
 from sim.invariants import NAMES, Audit, check
 from sim.records import FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED
@@ -211,13 +212,14 @@ def test_order_of_instants_names_the_first_request() -> None:
         checked(ran)
 
 
+@router
+def thief(loads: Any, candidates: Any, request: Any, state: Any) -> int:
+    loads[candidates[0]].num_free_blocks -= np.int32(request[0].id == 0)
+    return int(candidates[0])
+
+
 def test_4_a_router_that_takes_a_block_is_caught_while_it_runs() -> None:
-    """The router is shown the live loads and writes to them; the next recount, a tick of the timeline later, sees it."""
-
-    def thief(loads: Any, candidates: Any, request: Any, state: Any) -> int:
-        loads[candidates[0]].num_free_blocks -= int(request[0].id == 0)
-        return int(candidates[0])
-
+    """A compiled router can write to the loads that it is shown; the next recount, a tick of the timeline later, sees it."""
     with pytest.raises(InvariantError, match="invariant 4"):
         run(arrivals([(0.0, 10, 50)]), router=thief, timeline_interval_s=0.1)
 
@@ -243,10 +245,10 @@ def test_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.Mon
     """A simulation, a plan's trial, and a served result that is simulated again: by a fit, or to say how far off it is."""
     write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
     (served,) = read(tmp_path, row(2.0, out_len={"requested": 3}))
-    router = Router(kind="least_tokens", options=routers.KINDS["least_tokens"].options())
+    choice = Router(kind="least_tokens", options=routers.KINDS["least_tokens"].options())
     doors: list[Callable[[], Any]] = [
         lambda: run(arrivals([(0.0, 10, 5)])),
-        lambda: trial.simulate(arrivals([(0.0, 10, 5)]), engine(), 1, router, seed=1),
+        lambda: trial.simulate(arrivals([(0.0, 10, 5)]), engine(), 1, choice, seed=1),
         lambda: simulated.simulate(served, str(tmp_path / "gpu.yaml"), 0.0, 1),
     ]
     for door in doors:
