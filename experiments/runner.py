@@ -190,6 +190,7 @@ def _ideal_cached_share(wiring: Wiring) -> float:
 def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
     found = [*wiring.experiment.traffic.notes, *remarks(wiring.traffic.counts)]
     lines = [f"traffic: {line}" for line in found]
+    lines += [wiring.experiment.model_remark()] if wiring.experiment.model_remark() else []
     clock = wiring.plane.fleet.clock[0]
     if clock.num_held:
         lines.append(

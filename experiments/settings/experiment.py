@@ -66,7 +66,7 @@ class RequestKind(Params):
     )
     lora: str | None = Field(default=None, description="The adapter it uses; null = the base model")
     model: str | None = Field(
-        default=None, description="The model that it asks for, as a pool has it; to be given where the pools serve several"
+        default=None, description="The model that it asks for, as a pool has it; null = any that a pool serves"
     )
     max_tokens: int | None = Field(
         default=None,
@@ -194,6 +194,7 @@ class Experiment(Study):
     def describe(self) -> list[str]:
         """Returns the traffic in a line, and of each pool where its GPUs' memory goes and whose step times it has."""
         lines = [f"traffic: {line}" for line in (self.traffic.describe(), *self.traffic.notes)]
+        lines += [f"! {self.model_remark()}"] if self.model_remark() else []
         uses_adapters = any(kind.lora is not None for kind in self.classes.values())
         for pool in self.pools:
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
@@ -234,17 +235,21 @@ class Experiment(Study):
         return self
 
     @model_validator(mode="after")
-    def _models_are_told_apart(self) -> Self:
+    def _models_are_served(self) -> Self:
         for name, kind in self.classes.items():
             if kind.model not in (None, *self.models):
                 raise ValueError(f"classes.{name}.model: no pool serves {kind.model}; served: {', '.join(self.models)}")
-        silent = [name for name in self.traffic.class_names if self.classes.get(name, RequestKind()).model is None]
-        if len(self.models) > 1 and silent:
-            raise ValueError(
-                f"pools: they serve {' and '.join(self.models)}, and classes.{silent[0]}.model does not say which of them "
-                "its requests ask for"
-            )
         return self
+
+    def model_remark(self) -> str:
+        """Returns whose requests go to whatever model there is room for, where the pools serve several; empty where none do."""
+        silent = [name for name in self.traffic.class_names if self.classes.get(name, RequestKind()).model is None]
+        if len(self.models) == 1 or not silent:
+            return ""
+        return (
+            f"pools serve {' and '.join(self.models)}, and classes.{silent[0]}.model does not say which of them its requests "
+            "ask for: they go to any"
+        )
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

@@ -1,5 +1,6 @@
 """Two pools of different kinds in one fleet."""
 
+import json
 import re
 from pathlib import Path
 
@@ -106,17 +107,21 @@ def test_a_request_goes_to_a_pool_of_its_model_which_is_sized_for_such_requests_
         assert beside["capacity_per_s"].max() == pytest.approx(alone.timeline["capacity_per_s"].max(), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ("{}", "pools: they serve llama-3.1-8b and llama-3.1-70b, and classes.small.model does not say which of them"),
-        ("{small: {model: llama-3.1-8b}}", "and classes.large.model does not say"),
-        ("{small: {model: qwen3-0.6b}}", "classes.small.model: no pool serves qwen3-0.6b; served: llama-3.1-8b, llama-3.1-70b"),
-    ],
-)
-def test_a_class_that_does_not_say_its_model_or_says_another_is_refused(classes: str, message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("classes", "silent"), [("{}", "small"), ("{small: {model: llama-3.1-8b}}", "large")])
+def test_requests_that_name_no_model_go_to_any_and_the_report_says_so(classes: str, silent: str, tmp_path: Path) -> None:
     document = yaml.safe_load(MODELS) | {"classes": yaml.safe_load(classes)}
+    (tmp_path / "silent.yaml").write_text(yaml.safe_dump(document))
+    result = run(tmp_path / "silent.yaml", out=tmp_path, progress=False)
+    requests = result.requests
+    assert set(requests[requests["class"] == silent]["pool"]) == {"cheap", "good"}
+    said = f"pools serve llama-3.1-8b and llama-3.1-70b, and classes.{silent}.model does not say which of them"
+    assert any(said in line for line in json.loads((result.folder / "summary.json").read_text())["warnings"])
+
+
+def test_a_class_that_asks_for_a_model_of_no_pool_is_refused(tmp_path: Path) -> None:
+    document = yaml.safe_load(MODELS) | {"classes": {"small": {"model": "qwen3-0.6b"}}}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(document))
+    message = "classes.small.model: no pool serves qwen3-0.6b; served: llama-3.1-8b, llama-3.1-70b"
     with pytest.raises(ConfigError, match=re.escape(message)):
         run(tmp_path / "wrong.yaml", out=tmp_path, progress=False)
 
