@@ -303,5 +303,8 @@ def gather(runs: Sequence[RunConfig], out: Path) -> None:
         tables.append(table)
     target = out / runs[0].experiment.name / f"{name}.parquet"
     temporary = target.with_suffix(".tmp")
-    pd.concat(tables, ignore_index=True).to_parquet(temporary, index=False)
-    shutil.move(temporary, target)
+    try:
+        pd.concat(tables, ignore_index=True).to_parquet(temporary, index=False)
+        shutil.move(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)  # of a disk that was full
