@@ -11,13 +11,16 @@ LIVE_PYTHON := $(CURDIR)/.venv-live/bin/python
 LIVE_READY  := .venv-live/.ready
 endif
 
-.PHONY: run test live live-ready test-live lint bench docs compiled clean
+.PHONY: run test test-all live live-ready test-live lint bench docs compiled clean
 
 run: $(READY) compiled
 	$(BIN)/python run_experiment.py configs/day_forecast_vs_reactive.yaml
 
 test: lint compiled
 	$(BIN)/python -m pytest -q -n auto
+
+test-all: test  # and what is slow and rare: 400 random configs, each twice; some five minutes more on two cores
+	$(BIN)/python -m tests.campaign --number 400
 
 live: $(LIVE_READY)  # a real engine and its surrogate, side by side; docs/live.md says what it needs
 	$(LIVE_PYTHON) run_experiment.py configs/live_smoke.yaml

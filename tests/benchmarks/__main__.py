@@ -192,6 +192,22 @@ def replicas() -> list[str]:
     return lines
 
 
+def overload() -> list[str]:
+    """The cost of a request as the queue grows: one replica, six priorities, twenty times what it serves."""
+    urgent = fleets.classes(*((priority, 0, 0, 0.0) for priority in range(6)))
+    limits = fleets.engine(max_num_seqs=64, schedules_by_priority=1)
+    cost = {}
+    for num_requests in (40_000, 320_000):
+        rows = poisson(num_requests, 6000.0, 200, 20)
+        rows["class_id"] = np.random.default_rng(1).integers(6, size=num_requests)
+        seconds, _ = timed(rows, engines=limits, classes=urgent)
+        cost[num_requests] = seconds / num_requests
+    return [
+        f"an overloaded replica with six priorities, 320,000 requests: {cost[320_000] * 1e6:.2f} us a request, "
+        f"{cost[320_000] / cost[40_000]:.2f} times that of 40,000"
+    ]
+
+
 FLEET = """
 traffic:
   kind: poisson
@@ -235,6 +251,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "data_plane": data_plane,
     "batches": batches,
     "replicas": replicas,
+    "overload": overload,
     "whole_runs": whole_runs,
     "mooncake": mooncake,
 }

@@ -46,12 +46,17 @@ def run_all(seeds: Sequence[int], jobs: int, hash_seed: str) -> dict[int, Outcom
     """Runs the configs of these seeds in processes that hash with `hash_seed`."""
     os.environ["PYTHONHASHSEED"] = hash_seed
     found: dict[int, Outcome] = {}
+    left = list(seeds)
     with tqdm(total=len(seeds), unit=" configs", desc=f"hash seed {hash_seed}", disable=None) as bar:
-        for seed, outcome in in_pool(seeds, jobs):
-            found[seed] = outcome
-            bar.update()
-    for seed in [seed for seed, outcome in found.items() if outcome.fault == DIED]:  # all that shared the pool with it
-        found.update(in_pool([seed], 1))
+        while left:
+            for seed, outcome in in_pool(left, jobs):
+                found[seed] = outcome
+                bar.update(outcome.fault != DIED)
+            died = [seed for seed in left if found[seed].fault == DIED]  # with the one that did it all that waited
+            for seed in died[:jobs]:
+                found.update(in_pool([seed], 1))
+                bar.update()
+            left = died[jobs:]
     return found
 
 
