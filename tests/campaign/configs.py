@@ -16,19 +16,19 @@ def config(seed: int, folder: Path) -> Section:
     random = Random(seed)
     sent = traffic(random, folder)
     names = class_names(sent)
-    hardware = random.choice(HARDWARE)
-    pools = [pool(random, number, hardware) for number in range(random.choice([1, 1, 1, 2, 3]))]
+    several = random.choices(HARDWARE, k=random.choice([1, 1, 1, 2, 3]))
+    hardware = several if random.random() < 0.4 else several[:1] * len(several)
     return {
         "name": f"campaign_{seed}",
         "seed": random.randrange(100),
         "traffic": sent,
-        "classes": {name: kind_of_request(random) for name in names if random.random() < 0.5},
+        "classes": {name: kind_of_request(random, hardware[0][0]) for name in names if random.random() < 0.5},
         "slo": slo(random, names),
         "gateway": gateway(random, names),
         "router": router(random),
-        "pools": pools,
+        "pools": [pool(random, number, one) for number, one in enumerate(hardware)],
         "timeline_interval_s": random.choice([0.7, 5.0, 60.0]),
-        "max_drain_s": random.choice([0.0, 5.0, 60.0, 600.0]),
+        "max_drain_s": random.choice([0.0, 5.0, 60.0, 600.0, 600.0]),
         **some(random, 0.3, measure=measure(random, sent)),
     }
 
@@ -40,13 +40,14 @@ def measure(random: Random, sent: Section) -> Section:
     return {"start_s": start_s, "end_s": random.choice([None, 2.0, 8.0])}
 
 
-def kind_of_request(random: Random) -> Section:
-    """What the requests of a class ask of the engine."""
+def kind_of_request(random: Random, model: str) -> Section:
+    """What the requests of a class ask of the engine, of one that serves this model perhaps."""
     return some(
         random,
         0.5,
         priority=random.randint(-1, 3),
         lora=random.choice(["x", "y", "z"]),
+        model=model,
         max_tokens=random.choice([1, 30, 2000]),
         grammar_s=random.choice([0.3, 3.0]),
         num_free_tokens=random.randint(1, 5),

@@ -20,7 +20,7 @@ MEASURED = ("flops_efficiency", "bandwidth_efficiency", "link_efficiency", "link
 
 
 def pool(random: Random, number: int, hardware: tuple[str, str, int]) -> Section:
-    """A pool of the model that all of them serve."""
+    """A pool on this hardware."""
     model, gpu, _ = hardware
     return {
         "name": f"p{number}",

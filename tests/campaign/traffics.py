@@ -17,19 +17,19 @@ RECORDED = ("azure", "mooncake", "table")
 def traffic(random: Random, folder: Path) -> Section:
     """At most some 2,000 requests within 20 s, mostly far fewer."""
     kind = random.choice(["constant", "poisson", "gamma", "diurnal", "concurrent", "concurrent", *RECORDED])
-    shared = some(random, 0.3, max_concurrency=random.choice([1, 2, 5, 20, 100]), limit=random.choice([1, 30, 300]))
+    shared = some(random, 0.3, max_concurrency=random.choice([1, 2, 5, 20, 100]), limit=random.choice([7, 30, 300]))
     if kind in RECORDED:
         return {"kind": kind, **recorded(random, kind, folder), **shared}
     if kind == "concurrent":
         return {"kind": kind, "limit": random.choice([1, 20, 100, 300]), **shared, **what_is_asked(random)}
-    rate_per_s = random.choice([0.5, 4.0, 12.0, 40.0])
+    rate_per_s = random.choice([1.0, 4.0, 12.0, 40.0])
     own: dict[str, Section] = {
         "constant": {"rate_per_s": rate_per_s},
         "poisson": {"rate_per_s": rate_per_s, **some(random, 0.3, fixed_count=True)},
         "gamma": {"rate_per_s": rate_per_s, "cv": random.choice([0.0, 0.5, 3.0])},
         "diurnal": {"peak_per_s": rate_per_s, "trough_per_s": 0.2, "peak_hour": 0.0, **ups_and_downs(random)},
     }
-    shared |= {"duration_s": random.choice([1.0, 5.0, 20.0]), **some(random, 0.3, rate_scale=2.5)}
+    shared |= {"duration_s": random.choice([2.0, 6.0, 20.0]), **some(random, 0.3, rate_scale=2.5)}
     return {"kind": kind, **own[kind], **shared, **what_is_asked(random)}
 
 
