@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 from pydantic import Field, model_validator
 
 from autoscalers.controller import Controller
+from sim.limits import MIN_INTERVAL_S
 from sim.params import Params
 from sim.views import PoolView
 
@@ -45,7 +46,7 @@ class Autoscaler(Params):
     """
 
     interval_s: float = Field(
-        default=15.0, gt=0, description="Time between two decisions. Source: Kubernetes' default sync period."
+        default=15.0, ge=MIN_INTERVAL_S, description="Time between two decisions. Source: Kubernetes' default sync period."
     )
     min_replicas: int = Field(
         default=1,

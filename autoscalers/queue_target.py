@@ -22,8 +22,8 @@ class QueueTarget(Autoscaler):
     than these arrivals keep in flight; and so on until the queue is gone. Nothing is called off for it. Where nothing waits, or
     replicas start at once, that is the formula above.
 
-    Source: `desired_replicas` of the second text, with its defaults (there the bounds are 2 to 64). Departure: at every tick
-    the text asks for all that is owed then, and so again and again for the queue of one cold start.
+    Source: `desired_replicas` of docs/sources.md [2], with its defaults (there the bounds are 2 to 64). Departure: at every
+    tick the text asks for all that is owed then, and so again and again for the queue of one cold start.
     """
 
     target_utilization: float = Field(

@@ -12,7 +12,7 @@ from replicas.surrogate import Surrogate
 
 BOUND, MEASURED = "bound", "measured"
 
-BOUND_MEANS = "what data sheets allow at the efficiencies stated, which no engine reaches: calibrate before you order"
+BOUND_MEANS = "what data sheets allow at the efficiencies stated, and nobody measured: calibrate before you order"
 
 BOUND_NOTE = "a bound, not a measurement"
 

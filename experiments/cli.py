@@ -14,6 +14,7 @@ from experiments.faults import of_machine, seen
 from experiments.settings.outside import names_in
 from experiments.settings.texts import bounded, nearest
 from sim.errors import ConfigError, EngineError, TraceError
+from sim.limits import MAX_SEED
 
 if TYPE_CHECKING:
     from experiments.running import Outcome
@@ -66,8 +67,8 @@ def _positive(text: str) -> int:
 
 
 def _seed(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, given '{text}'")
+    if not text.isdigit() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {MAX_SEED:,}, given '{text}'")
     return int(text)
 
 

@@ -35,7 +35,10 @@ def held(folders: Iterable[Path]) -> Iterator[None]:
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
     path = folder.with_name(f".{folder.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # as in /proc
+        raise ConfigError(f"{path.parent}: no folder can be made there; choose another --out") from error
     descriptor = _taken(path, folder)
     try:
         yield

@@ -22,7 +22,6 @@ from experiments.whole_folder import whole_folder
 from experiments.wiring import Wiring
 from replicas.capacity import Capacity
 from sim.errors import ConfigError, EngineError
-from sim.invariants import check
 from sim.records import Fleet
 from traces.reuse import ideal_hit_rate
 from traces.traffic import remarks
@@ -84,16 +83,6 @@ def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, pr
         built = time.perf_counter()
         with live.watching(wiring, folder) as found:
             ended_at_s = simulation.run()
-    num_looks = sum(
-        guard.num_looks for guard, pool in zip(wiring.guards, experiment.pools, strict=True) if not pool.autoscaler.is_oracle
-    )
-    invariants = check(
-        simulation.audit,
-        wiring.plane.fleet,
-        simulation.pools,
-        is_cut_short=simulation.is_cut_short,
-        num_undeclared_oracles=num_looks,
-    )
     simulated = time.perf_counter()
     itl_counts, itl_sums = gaps.taken(wiring.plane.fleet)
     machines = [asdict(machine) for machine in simulation.machines]
@@ -113,7 +102,7 @@ def _simulate(run: RunConfig, folder: Path, progress: bool | None, line: int, pr
         "simulate": simulated - built,
         "summarise": time.perf_counter() - simulated,
     }
-    write_json(folder / "manifest.json", _manifest(run, wiring, invariants, wall_s) | found)
+    write_json(folder / "manifest.json", _manifest(run, wiring, wall_s) | found)
     return simulation.failure
 
 
@@ -220,6 +209,11 @@ def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
         for pool, found, engine in zip(wiring.experiment.pools, wiring.served, wiring.engines, strict=True)
         if found.share == 0
     ]
+    lines += [
+        f"pool {pool.name}: {controller.num_dropped_answers:,} answers of its autoscaler were no finite number: dropped"
+        for pool, controller in zip(wiring.experiment.pools, wiring.controllers, strict=True)
+        if controller.num_dropped_answers
+    ]
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
         lines.append(f"{len(failed):,} replicas failed, with {sum(one.num_evicted for one in failed):,} requests in them")
@@ -250,7 +244,7 @@ def _as_dict(capacity: Capacity | None) -> dict[str, Any] | None:
     return None if capacity is None else asdict(capacity)
 
 
-def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dict[str, float]) -> dict[str, Any]:
+def _manifest(run: RunConfig, wiring: Wiring, wall_s: dict[str, float]) -> dict[str, Any]:
     experiment, simulation = wiring.experiment, wiring.simulation
     replicas = wiring.plane.fleet.replicas
     return {
@@ -272,7 +266,7 @@ def _manifest(run: RunConfig, wiring: Wiring, invariants: list[str], wall_s: dic
             "never_sent": int(simulation.num_never_sent.sum()),
         },
         "is_cut_short": simulation.is_cut_short,
-        "invariants_checked": invariants,
+        "invariants_checked": wiring.simulation.invariants,
         "pools": {
             pool.name: {
                 "is_oracle": pool.autoscaler.is_oracle,

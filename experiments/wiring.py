@@ -20,7 +20,6 @@ from sim.pool import PoolSpec
 from sim.randomness import stream
 from sim.records import CLASS, ENGINE, records
 from sim.simulation import Horizon, Simulation, Sink
-from traces.drawn import Drawn
 from traces.traffic import TrafficStream
 
 CHUNK_ROWS = 1 << 15
@@ -58,11 +57,13 @@ def classes_of(experiment: Experiment, gateway: Gateway) -> Any:
     kinds = [experiment.classes.get(name, RequestKind()) for name in names]
     adapters = sorted({kind.lora for kind in kinds if kind.lora is not None})
     classes = records(CLASS, len(names))
+    models = experiment.models
     for number, kind in enumerate(kinds):
         adapter = 0 if kind.lora is None else 1 + adapters.index(kind.lora)
         classes[number] = (
             kind.priority,
             adapter,
+            0 if kind.model is None else 1 + models.index(kind.model),
             kind.max_tokens or 0,
             kind.grammar_s,
             kind.num_free_tokens,
@@ -84,8 +85,10 @@ class Wiring:
         self.engines = records(ENGINE, len(experiment.pools))
         for index, pool in enumerate(experiment.pools):
             self.engines[index] = self.engine_of(pool)
+            self.engines[index].model = 1 + experiment.models.index(pool.model.name)
         self.sources = start_engines(experiment, self.engines)  # of the live pools
-        self.served = [experiment.served_by(engine) for engine in self.engines]
+        pairs = zip(self.engines, experiment.pools, strict=True)
+        self.served = [experiment.served_by(engine, pool.model) for engine, pool in pairs]
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s, found.share) for found in self.served]
         self.controllers = [
@@ -101,9 +104,16 @@ class Wiring:
         )
         pools = [self.pool_spec(index) for index in range(len(experiment.pools))]
         arrivals = self.traffic.chunks() if asked is None else asked.noting(self.traffic)
-        self.simulation = Simulation(self.plane, pools, arrivals, horizon, sink, progress)
+        if asked is not None:
+            asked.keeps_sample = not all(found.is_as_asked for found in self.served)
+        self.simulation = Simulation(self.plane, pools, arrivals, horizon, sink, progress, self.num_looks)
         if isinstance(self.plane, LivePlane):
             self.plane.attach(self.simulation.env)
+
+    def num_looks(self) -> int:
+        """Returns how often autoscalers that are no oracles have asked for the future."""
+        pairs = zip(self.guards, self.experiment.pools, strict=True)
+        return sum(guard.num_looks for guard, pool in pairs if not pool.autoscaler.is_oracle)
 
     def engine_of(self, pool: PoolConfig) -> Any:
         """Returns a pool's ENGINE record, with what it does only if the traffic gives cause."""
@@ -150,7 +160,7 @@ class Wiring:
         if found.share == 0:
             return None
         lengths = (found.mean_prompt_tokens, found.mean_output_tokens)
-        if found.is_as_asked and isinstance(traffic, Drawn):  # laws know their means better than a sample does
+        if found.is_as_asked:  # the whole knows its means better than a sample does
             lengths = (traffic.mean_prompt_tokens, traffic.mean_output_tokens)
         return capacity(self.engines[index], *lengths, min(targets.values()) if targets else None)
 

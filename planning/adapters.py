@@ -7,7 +7,7 @@ from replicas.memory import BF16_BYTES, lora_bytes
 def lora_flops_share(model: Model, rank: int) -> float:
     """Returns a token's added arithmetic as a share of the base model's: 2 FLOPs for each of the adapter's parameters.
 
-    Source: the first text, Serving many fine-tuned models (2 r (d_in + d_out) a layer, over 2 N_act).
+    Source: docs/sources.md [1], Serving many fine-tuned models (2 r (d_in + d_out) a layer, over 2 N_act).
 
     >>> from replicas.catalog import model
     >>> round(lora_flops_share(model("llama-3.1-8b"), 16), 4)

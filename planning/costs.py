@@ -74,7 +74,7 @@ def break_even_utilization(full_cost: float, api_price: float) -> float:
         full_cost: dollars per million tokens when the fleet works to capacity.
         api_price: dollars per million of the same tokens.
 
-    Source: the first text, Self-hosting against an API.
+    Source: docs/sources.md [1], Self-hosting against an API.
 
     >>> break_even_utilization(0.1, 0.4)
     0.25
@@ -90,7 +90,7 @@ def break_even_utilization(full_cost: float, api_price: float) -> float:
 def mean_utilization(mean_per_s: float, peak_per_s: float, max_utilization: float) -> float:
     """Returns how much of a fleet is used that was sized for the peak and never scaled down.
 
-    Source: the first text, Self-hosting against an API.
+    Source: docs/sources.md [1], Self-hosting against an API.
 
     >>> mean_utilization(120, 200, 0.8)
     0.48

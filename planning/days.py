@@ -46,7 +46,7 @@ def replicas_of_day(
         max_utilization: share of the capacity that the load should fill.
         min_replicas: fewest at any time.
 
-    Source: the first text, Routing and autoscaling (the theorem of the cold start).
+    Source: docs/sources.md [1], Routing and autoscaling (the theorem of the cold start).
 
     Raises:
         ValueError: a number is out of range.

@@ -162,7 +162,7 @@ class Instance:
             mfu: share of the peak, above 0 and at most 1.
             prompt_tokens: a typical prompt; others reach a little more or less.
 
-        Source: the first text's plan, "prefill runs at 50 % MFU".
+        Source: the plan of docs/sources.md [1], "prefill runs at 50 % MFU".
 
         Raises:
             ValueError: a number is out of range.

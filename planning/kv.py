@@ -25,7 +25,7 @@ def sequence_kv_bytes(
         window_tokens: tokens that a layer with a sliding window keeps; None = no such layers.
         num_windowed_layers: how many of the model's layers have one. The simulated engine knows no windows.
 
-    Source: the second text, Replica and cluster sizing; Beltagy et al. (2020) for windows.
+    Source: docs/sources.md [2], Replica and cluster sizing; Beltagy et al. (2020) for windows.
 
     >>> from replicas.catalog import model
     >>> full = sequence_kv_bytes(model("llama-3.1-8b"), 8192)
@@ -52,7 +52,7 @@ def sequence_kv_bytes(
 def max_concurrent_requests(free_bytes: float, context_tokens: float, bytes_per_token: float) -> int:
     """Returns how many whole sequences of `context_tokens` fit in `free_bytes` of cache: memory less weights less reserve.
 
-    Source: `max_concurrent_requests` of the second text.
+    Source: `max_concurrent_requests` of docs/sources.md [2].
 
     >>> max_concurrent_requests(80e9 - 16e9 - 4e9, 2048, 131_072)
     223
@@ -71,7 +71,7 @@ def max_concurrent_requests(free_bytes: float, context_tokens: float, bytes_per_
 def kv_transfer_s(num_tokens: float, bytes_per_token: float, bytes_per_s: float, latency_s: float = 0.0) -> float:
     """Returns the seconds in which the cache of `num_tokens` tokens goes from a prefill to a decode instance.
 
-    Source: the first text, From traffic to GPUs.
+    Source: docs/sources.md [1], From traffic to GPUs.
 
     >>> round(kv_transfer_s(2000, 327_680, 50e9) * 1000, 1)
     13.1

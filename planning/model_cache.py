@@ -9,7 +9,7 @@ from sim.checks import check_not_negative, check_positive
 class ModelCache:
     """Which models are loaded. A pinned model is loaded when first asked for, like any other, and then stays.
 
-    Source: `ModelLRUCache` of the second text, Multi-model serving.
+    Source: `ModelLRUCache` of docs/sources.md [2], Multi-model serving.
 
     >>> cache = ModelCache(capacity_bytes=100e9, pinned={"base"})
     >>> [cache.load(name, 40e9) for name in ("base", "sql", "base", "legal")]  # who had to leave, each time

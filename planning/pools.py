@@ -104,7 +104,7 @@ def num_instances(load: float, capacity: float, max_utilization: float) -> int:
 def prefill_pool(instance: Instance, demand: Demand, max_utilization: float, num_spare: int = 0) -> PoolPlan:
     """Returns the prefill pool: the prompt tokens that are not cached, over an instance's prefill rate.
 
-    Source: the first text, From traffic to GPUs, step 1.
+    Source: docs/sources.md [1], From traffic to GPUs, step 1.
 
     Raises:
         ValueError: a number is out of range, or the model does not fit.
@@ -119,7 +119,7 @@ def prefill_pool(instance: Instance, demand: Demand, max_utilization: float, num
 def decode_pool(chosen: Layout, demand: Demand, max_utilization: float, num_spare: int = 0) -> PoolPlan:
     """Returns the decode pool: every output token but the first, over a full layout's rate.
 
-    Source: the first text, From traffic to GPUs, step 2. Little's law gives the same from the other side.
+    Source: docs/sources.md [1], From traffic to GPUs, step 2. Little's law gives the same from the other side.
 
     Raises:
         ValueError: a number is out of range, the layout cannot run, or answers have one token, which prefill makes.
@@ -158,7 +158,7 @@ def fleet_size(
         max_utilization: share of it to plan with; memory is counted full, as in the source.
         num_concurrent: sequences that one replica's KV cache holds.
 
-    Source: the second text, exercises 4 and 5.
+    Source: docs/sources.md [2], exercises 4 and 5.
 
     >>> fleet_size(40, 20, 12.5, 0.7, 57)
     (15, 'memory-bound')

@@ -18,7 +18,7 @@ def waits_s(gaps_s: Floats, services_s: Floats) -> Floats:
         gaps_s: (n,) seconds since the arrival before; the first is not looked at.
         services_s: (n,) seconds of service.
 
-    Source: Lindley (1952), unrolled to a running minimum as in the first text, Queues and headroom.
+    Source: Lindley (1952), unrolled to a running minimum as in docs/sources.md [1], Queues and headroom.
 
     >>> waits_s(np.array([0.0, 1.0, 1.0, 5.0]), np.array([3.0, 1.0, 1.0, 1.0])).tolist()
     [0.0, 2.0, 2.0, 0.0]

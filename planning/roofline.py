@@ -9,7 +9,7 @@ from sim.checks import check_positive, check_whole
 def ridge_point(flops_per_s: float, bytes_per_s: float) -> float:
     """Returns FLOPs per byte at which arithmetic and memory take equally long; below it a kernel waits for memory.
 
-    Source: Williams et al. (2009), Roofline; the first text, background.
+    Source: Williams et al. (2009), Roofline; docs/sources.md [1], background.
 
     >>> from replicas.catalog import gpu
     >>> round(ridge_point(gpu("h100-sxm").bf16_flops_per_s, gpu("h100-sxm").bytes_per_s))
@@ -36,7 +36,7 @@ def fastest_tensor_parallel_size(weight_bytes: float, layers: int, link_latency_
         link_latency_s: of one message between neighbours.
         bytes_per_s: memory bandwidth of one GPU.
 
-    Source: the first text, Choosing a parallel layout.
+    Source: docs/sources.md [1], Choosing a parallel layout.
 
     >>> round(fastest_tensor_parallel_size(141.1e9, 80, 2e-6, 3.35e12), 1)  # 70B in bf16 on H100s
     8.1
@@ -61,7 +61,7 @@ def all_reduce_s(engine: Any, layers: int, num_tokens: int) -> float:
         layers: of its model.
         num_tokens: in the step.
 
-    Source: DESIGN section 4; the first text, Choosing a parallel layout.
+    Source: docs/design.md, A step's time; docs/sources.md [1], Choosing a parallel layout.
 
     Raises:
         ValueError: a number is out of range.

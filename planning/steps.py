@@ -44,7 +44,7 @@ def decode_step_s(engine: Any, num_requests: int, context_tokens: float, *, num_
         context_tokens: of each, the new token included; rounded to tokens.
         num_adapters: distinct LoRA adapters in the batch.
 
-    Source: the first text's step-time model.
+    Source: the step-time model of docs/sources.md [1].
 
     >>> from replicas.catalog import gpu, model
     >>> from replicas.surrogate import Surrogate
@@ -64,7 +64,7 @@ def prefill_s(engine: Any, prompt_tokens: float, cached_tokens: float = 0) -> fl
     Each new token attends to the cached ones and to half the new ones. A prompt above max_num_batched_tokens takes several
     steps, which read the KV of the earlier ones again: that is left out, and below 1 % up to 100,000 tokens.
 
-    Source: the first text's step-time model.
+    Source: the step-time model of docs/sources.md [1].
 
     Raises:
         ValueError: a number is out of range, or nothing is left to compute.
@@ -123,7 +123,7 @@ def mask_cpu_s(num_requests: int, s_per_mask: float = 40e-6, num_threads: int = 
         s_per_mask: to fill one row; XGrammar reports below 40 us for JSON schemas.
         num_threads: that fill rows at the same time.
 
-    Source: the first text, Structured output (Dong et al. 2024).
+    Source: docs/sources.md [1], Structured output (Dong et al. 2024).
 
     >>> round(mask_cpu_s(64) * 1000, 1)
     2.6
@@ -140,7 +140,7 @@ def mask_cpu_s(num_requests: int, s_per_mask: float = 40e-6, num_threads: int = 
 def mask_bytes(num_requests: int, vocab: int) -> int:
     """Returns the bytes of a step's masks: one bit a token of the vocabulary, in whole 32-bit words.
 
-    Source: the first text, Structured output.
+    Source: docs/sources.md [1], Structured output.
 
     >>> mask_bytes(1, 128_256)  # 4,008 words
     16032

@@ -1,14 +1,28 @@
 """Which waiting requests join the running ones in a step: vLLM's second loop.
 
 In the queue's order, while there are tokens, sequence slots and blocks. One that does not fit blocks those behind it; one
-that must wait for something else (its grammar, a slot for its adapter) lets them pass.
+that must wait for something else (its grammar, a slot for its adapter) lets them pass, and with it all of its line.
 """
+
+from typing import Any
 
 from replicas.batches import next_batch, oldest_step
 from replicas.catching_up import allocate_chunk, schedule_chunk, threshold_of
 from replicas.kv_blocks import blocks_for, reserved_blocks
 from replicas.prefix_cache import count_free, hold_hits, look_up
-from replicas.queues import append, insert_after, remove, sequence_of, slot_of
+from replicas.queues import (
+    append,
+    insert_after,
+    leave_waiting,
+    lets_passed_by_go_first,
+    look_from_the_front,
+    mark_passed_by,
+    next_place,
+    next_waiting,
+    own_line,
+    sequence_of,
+    slot_of,
+)
 from sim.compiled import rare, verb
 from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
 
@@ -27,18 +41,35 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     if engine.schedules_by_prefix and load.num_waiting <= MOST_SORTED:
         sort_by_prefix(fleet, r)
     joins_others = batch.num_requests > 0
-    i = replica.waiting.head
+    look_from_the_front(fleet, r)
+    i = next_waiting(fleet, r)
     while i != NONE and load.num_running < engine.max_num_seqs and batch.num_tokens < engine.max_num_batched_tokens:
-        following = fleet.requests[slot_of(fleet, i)].next
-        if must_wait(fleet, r, i, now_s):
-            fleet.requests[slot_of(fleet, i)].was_passed_by = 1
+        own_line(fleet, r, i).cursor = fleet.requests[slot_of(fleet, i)].next
+        if is_held_up(fleet, r, fleet.requests[slot_of(fleet, i)].class_id, now_s):
+            pass_by_line(fleet, r, i)
+        elif awaits_token(fleet, r, i):
+            mark_passed_by(fleet, r, i)
         else:
             num_hits = look_up(fleet, r, i) if engine.enable_prefix_caching else 0
             chunk = first_chunk(fleet, r, i, num_hits, joins_others)
             if chunk == 0 or not fits(fleet, r, i, num_hits, chunk):
                 return
             admit(fleet, r, i, num_hits, chunk, now_s)
-        i = following
+        i = next_waiting(fleet, r)
+
+
+@rare
+def pass_by_line(fleet: Fleet, r: int, i: int) -> None:
+    """Passes by request `i`, which is held up, and with it all of its line.
+
+    Where it matters who was passed by, each is marked when it is reached for the first time.
+    """
+    engine, line = fleet.engines[fleet.replicas[r].pool], own_line(fleet, r, i)
+    if engine.prefill_schedule_interval > 1 or lets_passed_by_go_first(fleet, r):
+        mark_passed_by(fleet, r, i)
+        line.cursor = fleet.requests[slot_of(fleet, line.last_passed_by)].next
+    else:
+        line.cursor = NONE
 
 
 @rare
@@ -47,30 +78,57 @@ def sort_by_prefix(fleet: Fleet, r: int) -> None:
 
     Source: SGLang's `lpm` policy (`SchedulePolicy.calc_priority`), which is first come first served while more wait.
     """
-    waiting = fleet.replicas[r].waiting
-    i = waiting.head
-    waiting.head = waiting.tail = NONE
+    for k in range(fleet.lines.shape[1]):
+        sort_line(fleet, r, fleet.lines[r, k].queue)
+        fleet.lines[r, k].last_passed_by = NONE
+    look_from_the_front(fleet, r)
+    for _ in range(fleet.loads[r].num_waiting):
+        first = NONE
+        for k in range(fleet.lines.shape[1]):
+            i = fleet.lines[r, k].cursor
+            if i != NONE and (first == NONE or has_more_cached(fleet, i, first)):
+                first = i
+        own_line(fleet, r, first).cursor = fleet.requests[slot_of(fleet, first)].next
+        sequence_of(fleet, first).place = next_place(fleet)
+
+
+@rare
+def sort_line(fleet: Fleet, r: int, line: Any) -> None:
+    """Sorts one of replica `r`'s lines in the same way."""
+    i = line.head
+    line.head = line.tail = NONE
     while i != NONE:
         following = fleet.requests[slot_of(fleet, i)].next
-        num_found = look_up(fleet, r, i)
-        sequence_of(fleet, i).num_found = num_found
-        before = waiting.tail
-        while before != NONE and sequence_of(fleet, before).num_found < num_found:
+        sequence_of(fleet, i).num_found = look_up(fleet, r, i)
+        before = line.tail
+        while before != NONE and sequence_of(fleet, before).num_found < sequence_of(fleet, i).num_found:
             before = fleet.requests[slot_of(fleet, before)].previous
-        insert_after(fleet, waiting, i, before)
+        insert_after(fleet, line, i, before)
         i = following
 
 
 @verb
-def must_wait(fleet: Fleet, r: int, i: int, now_s: float) -> bool:
-    """Tells whether request `i` is passed by: its grammar is not compiled, a token of it is still to come from a step that ran
-    before it was preempted, or the step has no room for its adapter.
+def has_more_cached(fleet: Fleet, i: int, j: int) -> bool:
+    """Tells whether more of request `i`'s prompt is in the cache than of request `j`'s; of equals, whether it was ahead."""
+    ours, theirs = sequence_of(fleet, i), sequence_of(fleet, j)
+    return ours.num_found > theirs.num_found or (ours.num_found == theirs.num_found and ours.place < theirs.place)
+
+
+@verb
+def awaits_token(fleet: Fleet, r: int, i: int) -> bool:
+    """Tells whether a token of request `i` is still to come from a step that ran before it was preempted."""
+    engine = fleet.engines[fleet.replicas[r].pool]
+    return engine.num_stages > 1 and sequence_of(fleet, i).last_planned_step >= oldest_step(fleet, r)
+
+
+@verb
+def is_held_up(fleet: Fleet, r: int, class_id: int, now_s: float) -> bool:
+    """Tells whether requests of this class are passed by: their grammar is not compiled, or no room is for their adapter.
+
+    In one step, what is held up stays so.
     """
-    replica, class_id = fleet.replicas[r], fleet.requests[slot_of(fleet, i)].class_id
-    engine, kind = fleet.engines[replica.pool], fleet.classes[class_id]
+    engine, kind = fleet.engines[fleet.replicas[r].pool], fleet.classes[class_id]
     if kind.grammar_s > 0 and now_s < fleet.lore[r, class_id].grammar_ready_at_s:
-        return True
-    if engine.num_stages > 1 and sequence_of(fleet, i).last_planned_step >= oldest_step(fleet, r):
         return True
     if engine.max_loras == 0 or kind.adapter == 0:
         return False
@@ -157,7 +215,7 @@ def admit(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int, now_s: float)
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     engine = fleet.engines[replica.pool]
     num_cached_tokens = num_hits * engine.block_size
-    remove(fleet, replica.waiting, i)
+    leave_waiting(fleet, r, i)
     append(fleet, replica.running, i)
     load.num_waiting -= 1
     load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
@@ -167,7 +225,6 @@ def admit(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int, now_s: float)
         request.scheduled_at_s = now_s
         request.num_cached_tokens = num_cached_tokens
     request.phase = CATCHING_UP
-    request.was_passed_by = 0
     request.last_step = NONE
     request.num_computed_tokens, request.num_blocks = num_cached_tokens, num_hits
     replica.num_catching_up += 1

@@ -39,7 +39,7 @@ def capacity(engine: Any, mean_prompt_tokens: float, mean_output_tokens: float, 
     Raises:
         ValueError: the mean request alone is over the KV cache.
 
-    Source: the first text's plan (Little's law over the step), with prefill and decode sharing steps as engines do.
+    Source: the plan of docs/sources.md [1] (Little's law over the step), with prefill and decode sharing steps as engines do.
     """
     engine = engine[0] if getattr(engine, "shape", ()) else engine
     held = mean_prompt_tokens + mean_output_tokens / 2

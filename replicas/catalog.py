@@ -18,14 +18,14 @@ class Gpu(Params):
     name: str = Field(default="inline", description="What errors and tables call it.")
     bf16_flops_per_s: float = Field(gt=0, description="Dense bf16 arithmetic, FLOP/s.")
     fp8_flops_per_s: float | None = Field(
-        default=None, gt=0, description="Dense fp8 arithmetic, FLOP/s; none = has no fp8 units."
+        default=None, gt=0, description="Dense fp8 arithmetic, FLOP/s; null = has no fp8 units."
     )
     memory_bytes: float = Field(gt=0, description="Memory that CUDA reports as total: less than the box says.")
     bytes_per_s: float = Field(gt=0, description="Peak bandwidth of its memory.")
     link_bytes_per_s: float = Field(gt=0, description="Bandwidth to its neighbours, one direction.")
-    link: Literal["NVLink", "PCIe"] | None = Field(default=None, description="What these links are; none = not stated.")
+    link: Literal["NVLink", "PCIe"] | None = Field(default=None, description="What these links are; null = not stated.")
     gpus_per_node: int | None = Field(
-        default=None, ge=1, description="GPUs that they join, itself included: a node; none = not stated."
+        default=None, ge=1, description="GPUs that they join, itself included: a node; null = not stated."
     )
     source: str = Field(default="given inline", description="Where the rates come from.")
     node_source: str = Field(default="given inline", description="Where the links and the size of a node come from.")
@@ -50,11 +50,11 @@ class Model(Params):
     num_embedding_params: int | None = Field(
         default=None,
         ge=0,
-        description="Of these, the embedding table, which stays in 16 bit where the rest is quantized; none = vocab x hidden, "
+        description="Of these, the embedding table, which stays in 16 bit where the rest is quantized; null = vocab x hidden, "
         "0 = it is the output head.",
     )
     num_head_params: int | None = Field(
-        default=None, ge=0, description="Of these, the output head, which stays in 16 bit too; none = vocab x hidden."
+        default=None, ge=0, description="Of these, the output head, which stays in 16 bit too; null = vocab x hidden."
     )
     num_experts: int = Field(default=0, ge=0, description="Routed experts a layer; 0 = dense model.")
     experts_per_token: int = Field(default=0, ge=0, description="Routed experts that a token visits.")

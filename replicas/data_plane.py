@@ -12,8 +12,8 @@ import numba as nb
 from replicas.delivery import count_in_system
 from replicas.engine import turn
 from replicas.events import next_to_end
-from replicas.gateway import CHOOSE_TYPE, ask, let_in, offer, refusal, reject, route
-from replicas.queues import append_unrouted, slot_of
+from replicas.gateway import CHOOSE_TYPE, append_unrouted, ask, let_in, offer, refusal, reject, route
+from replicas.queues import slot_of
 from replicas.together import first_together
 from sim.compiled import loop, verb
 from sim.records import (

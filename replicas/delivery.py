@@ -8,7 +8,7 @@ from replicas.batches import batch_of, oldest_batch
 from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.prefix_cache import register_blocks
-from replicas.queues import client_of, remove, sequence_of, slot_of
+from replicas.queues import client_of, leave_waiting, remove, sequence_of, slot_of
 from replicas.rate_limit import settle
 from replicas.speculation import count_accepted, count_forced, grows_unevenly, leave_batch
 from sim.compiled import rare, verb
@@ -50,6 +50,7 @@ def deliver_first(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     replica.num_delivered_tokens += 1
     if np.isnan(request.first_token_at_s):
         request.first_token_at_s = now_s
+        replica.tokens_before_first -= request.num_prompt_tokens
     else:
         count_gaps(fleet, replica.pool, now_s - request.last_token_at_s, 1)
     request.last_token_at_s = now_s
@@ -133,7 +134,7 @@ def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     engine = fleet.engines[replica.pool]
     if request.phase == WAITING:  # preempted with its last token already on the device
-        remove(fleet, replica.waiting, i)
+        leave_waiting(fleet, r, i)
         load.num_waiting -= 1
         load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     else:

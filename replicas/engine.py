@@ -1,5 +1,7 @@
 """An engine's life: it takes a request, starts a step when the device is free, and ends it when its time is over."""
 
+import numpy as np
+
 from replicas.batches import batch_of, next_batch, oldest_batch, take_up
 from replicas.delivery import deliver
 from replicas.events import set_next_end
@@ -23,12 +25,13 @@ def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
     request.replica, request.machine = r, replica.machine
     request.phase = WAITING
-    request.was_passed_by = fleet.classes[request.class_id].grammar_s > 0
     set_limits(fleet, r, i)
     ask_for_grammar(fleet, r, request.class_id, now_s)
     add_waiting(fleet, r, i)
     load.num_waiting += 1
     load.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
+    if np.isnan(request.first_token_at_s):
+        replica.tokens_before_first += request.num_prompt_tokens
     if fleet.engines[replica.pool].num_together > 1:
         wake_together(fleet, r, now_s)
     elif replica.num_in_flight == 0:

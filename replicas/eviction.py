@@ -7,7 +7,8 @@ from replicas.batches import batch_of, oldest_batch, oldest_step
 from replicas.block_pool import fill_pool
 from replicas.delivery import count_in_flight, leave
 from replicas.events import set_next_end
-from replicas.queues import append_unrouted, sequence_of, slot_of
+from replicas.gateway import append_unrouted
+from replicas.queues import look_from_the_front, next_waiting, own_line, sequence_of, slot_of
 from replicas.speculation import forget_steps
 from sim.compiled import loop, verb
 from sim.records import DECODING, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
@@ -44,9 +45,13 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool, reason: int) -> None:
 def clear(fleet: Fleet, r: int) -> None:
     """Empties replica `r`: no requests, no steps, all blocks free."""
     replica, load = fleet.replicas[r], fleet.loads[r]
-    replica.running.head = replica.running.tail = replica.waiting.head = replica.waiting.tail = NONE
+    replica.running.head = replica.running.tail = NONE
+    for k in range(fleet.lines.shape[1]):
+        line = fleet.lines[r, k]
+        line.queue.head = line.queue.tail = line.last_inserted = line.last_passed_by = NONE
+        line.num_passed_by = 0
     replica.num_decoding = replica.decoding_context_tokens = replica.num_catching_up = replica.num_surplus = 0
-    replica.num_masks = replica.is_saturated = 0
+    replica.num_masks = replica.is_saturated = replica.tokens_before_first = 0
     replica.num_in_flight = replica.num_empty = replica.num_plans = 0
     fleet.stages[r, :] = 0.0
     load.num_waiting = load.num_running = load.waiting_tokens = load.running_tokens = 0
@@ -69,12 +74,19 @@ def evict(fleet: Fleet, r: int, requeue: bool, reason: int) -> int:
     """
     replica = fleet.replicas[r]
     num_evicted = 0
-    for i in (replica.running.head, replica.waiting.head):
-        while i != NONE:
-            following = fleet.requests[slot_of(fleet, i)].next
-            evict_one(fleet, r, i, requeue, reason)
-            num_evicted += 1
-            i = following
+    i = replica.running.head
+    while i != NONE:
+        following = fleet.requests[slot_of(fleet, i)].next
+        evict_one(fleet, r, i, requeue, reason)
+        num_evicted += 1
+        i = following
+    look_from_the_front(fleet, r)
+    i = next_waiting(fleet, r)
+    while i != NONE:
+        own_line(fleet, r, i).cursor = fleet.requests[slot_of(fleet, i)].next
+        evict_one(fleet, r, i, requeue, reason)
+        num_evicted += 1
+        i = next_waiting(fleet, r)
     if num_evicted > 0 and replica.num_in_flight > 0 and fleet.engines[replica.pool].num_stages == 1:
         replica.busy_s -= max(batch_of(fleet, r, replica.num_steps - 1).ends_at_s - fleet.clock[0].now_s, 0.0)
     clear(fleet, r)

@@ -7,7 +7,7 @@ import numpy as np
 
 from replicas.delivery import count_in_flight, end
 from replicas.engine import enqueue, longest_answer
-from replicas.queues import append_unrouted, client_of, pop_unrouted, slot_of
+from replicas.queues import append, client_of, remove, slot_of
 from replicas.rate_limit import level_at, most_tokens, reserve
 from sim.compiled import loop, rare, verb
 from sim.records import (
@@ -15,6 +15,7 @@ from sim.records import (
     FLEET_TYPE,
     NO_REASON,
     NONE,
+    OTHER_MODEL,
     OVER_KV_CACHE,
     OVER_MAX_MODEL_LEN,
     OVER_QUEUED_REQS,
@@ -38,10 +39,11 @@ def refusal(fleet: Fleet, i: int) -> int:
 
     No engine of the fleet could ever serve it, or its class has used up what it may.
     """
-    reason = NO_REASON
+    reason = OTHER_MODEL
     for pool in range(fleet.engines.size):
-        reason = engine_refusal(fleet, pool, i)
-        if reason == NO_REASON:
+        found = engine_refusal(fleet, pool, i)
+        reason = reason if found == OTHER_MODEL else found
+        if found == NO_REASON:
             break
     request = fleet.requests[slot_of(fleet, i)]
     kind = fleet.classes[request.class_id]
@@ -65,7 +67,7 @@ def let_in(fleet: Fleet, i: int) -> None:
 def predicted_ttft_s(num_queued_tokens: int, num_prompt_tokens: int, prefill_tokens_per_s: float) -> float:
     """Returns the TTFT of a prompt behind others at a replica's prefill rate; decodes and caches are left out.
 
-    Source: `admit` of the second text, Queueing.
+    Source: `admit` of docs/sources.md [2], Queueing.
 
     >>> predicted_ttft_s(8000, 2000, 10_000.0)
     1.0
@@ -91,14 +93,17 @@ def ttft_refusal(fleet: Fleet, r: int, i: int) -> int:
 
 @verb
 def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
-    """Returns why this pool's engine could never serve request `i`: its context, or the KV of all but its last token.
+    """Returns why this pool's engine could never serve request `i`: model, context, or the KV of all but its last token.
 
     Clients that name a limit (`max_tokens`) get what fits, as from vLLM's API server; those that want exactly what they
     ask for are refused if that does not.
     """
     engine, request = fleet.engines[pool], fleet.requests[slot_of(fleet, i)]
+    kind = fleet.classes[request.class_id]
+    if kind.model not in (0, engine.model):
+        return OTHER_MODEL
     num_tokens = request.num_prompt_tokens + request.num_output_tokens
-    if fleet.classes[request.class_id].max_tokens > 0:
+    if kind.max_tokens > 0:
         num_tokens = request.num_prompt_tokens + max(1, longest_answer(fleet, pool, i))
     if num_tokens > engine.max_model_len:
         return OVER_MAX_MODEL_LEN
@@ -119,26 +124,12 @@ def queue_refusal(fleet: Fleet, r: int) -> int:
     num_requests = num_tokens = 0
     for rank in range(first, first + engine.data_parallel_size):
         num_requests += fleet.loads[rank].num_waiting + fleet.loads[rank].num_running
-        if engine.max_num_queued_tokens > 0:
-            num_tokens += tokens_before_first(fleet, fleet.replicas[rank].running.head)
-            num_tokens += tokens_before_first(fleet, fleet.replicas[rank].waiting.head)
+        num_tokens += fleet.replicas[rank].tokens_before_first
     if 0 < engine.max_num_queued_reqs <= num_requests:
         return OVER_QUEUED_REQS
     if 0 < engine.max_num_queued_tokens <= num_tokens:
         return OVER_QUEUED_TOKENS
     return NO_REASON
-
-
-@verb
-def tokens_before_first(fleet: Fleet, i: int) -> int:
-    """Returns the prompt tokens of request `i` and those behind it in its list that have no token yet."""
-    num_tokens = 0
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        if np.isnan(request.first_token_at_s):
-            num_tokens += request.num_prompt_tokens
-        i = request.next
-    return num_tokens
 
 
 @verb
@@ -225,6 +216,37 @@ def send(fleet: Fleet, r: int, i: int) -> None:
     enqueue(fleet, r, i, clock.now_s)
 
 
+@verb
+def append_unrouted(fleet: Fleet, i: int) -> None:
+    """Puts request `i` at the back of those that no replica could take yet."""
+    clock = fleet.clock[0]
+    append(fleet, clock.unrouted, i)
+    clock.num_unrouted += 1
+    count_unrouted(fleet, i, 1)
+
+
+@verb
+def pop_unrouted(fleet: Fleet) -> int:
+    """Takes the first of those that no replica could take yet; there must be one."""
+    clock = fleet.clock[0]
+    i = clock.unrouted.head
+    remove(fleet, clock.unrouted, i)
+    clock.num_unrouted -= 1
+    count_unrouted(fleet, i, -1)
+    return i
+
+
+@rare
+def count_unrouted(fleet: Fleet, i: int, change: int) -> None:
+    """Counts request `i` among, or no longer among, those that wait for a replica of each pool that could serve it."""
+    request = fleet.requests[slot_of(fleet, i)]
+    for pool in range(fleet.engines.size):
+        if engine_refusal(fleet, pool, i) == NO_REASON:
+            fleet.unrouted[pool, 0] += change
+            fleet.unrouted[pool, 1] += change * (request.num_prompt_tokens + request.num_generated_tokens)
+            fleet.unrouted[pool, 2] += change * np.isnan(request.routed_at_s)
+
+
 @loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.int64))
 def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int) -> int:
     """Takes the next `num_left` requests that found no replica, oldest first, and sends those that one can serve now.
@@ -245,19 +267,3 @@ def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int)
             return -1
         num_left -= 1
     return 0
-
-
-@loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
-def count_unrouted(fleet: Fleet, pool: int, counts: Any) -> None:
-    """Fills `counts`, (3,), with the requests that wait for a replica and this pool could serve, their tokens, and how many
-    of them were on none before.
-    """
-    counts[:] = 0
-    i = fleet.clock[0].unrouted.head
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        if engine_refusal(fleet, pool, i) == NO_REASON:
-            counts[0] += 1
-            counts[1] += request.num_prompt_tokens + request.num_generated_tokens
-            counts[2] += np.isnan(request.routed_at_s)
-        i = request.next

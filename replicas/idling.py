@@ -26,14 +26,14 @@ def sleep(fleet: Fleet, r: int, until_s: float) -> None:
 def next_work_at_s(fleet: Fleet, r: int, now_s: float) -> float:
     """Returns when the first grammar is compiled that one of the waiting requests waits for; inf if nobody waits."""
     at_s = float("inf")
-    i = fleet.replicas[r].waiting.head
-    if i == NONE:
+    if fleet.loads[r].num_waiting == 0:
         return at_s
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        if fleet.classes[request.class_id].grammar_s > 0:
-            at_s = min(at_s, fleet.lore[r, request.class_id].grammar_ready_at_s)
-        i = request.next
+    for k in range(fleet.lines.shape[1]):
+        i = fleet.lines[r, k].queue.head  # a line waits for one grammar
+        if i != NONE:
+            class_id = fleet.requests[slot_of(fleet, i)].class_id
+            if fleet.classes[class_id].grammar_s > 0:
+                at_s = min(at_s, fleet.lore[r, class_id].grammar_ready_at_s)
     if now_s < at_s < float("inf"):
         return at_s
     fleet.replicas[r].num_idle_with_work += 1

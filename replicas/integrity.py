@@ -3,11 +3,13 @@
 from typing import Any
 
 import numba as nb
+import numpy as np
 
+from replicas.gateway import engine_refusal
 from replicas.kv_blocks import computed_tokens, held_blocks
 from replicas.queues import slot_of
 from sim.compiled import loop, verb
-from sim.records import FLEET_TYPE, NONE, Fleet
+from sim.records import FLEET_TYPE, NO_REASON, NONE, Fleet
 
 LONGEST_QUEUE = 10_000
 
@@ -22,9 +24,15 @@ def shared_blocks(fleet: Fleet, r: int, num_held: int) -> int:
     return num_blocks if num_holders == num_held else 0
 
 
+@verb
+def before_first(request: Any) -> int:
+    """Returns a request's prompt tokens, 0 once it has a token."""
+    return request.num_prompt_tokens if np.isnan(request.first_token_at_s) else 0
+
+
 @loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64[::1]))
 def recount(fleet: Fleet, r: int, counts: Any) -> None:
-    """Walks replica `r`'s lists and fills `counts`, (5,): running, waiting, held blocks, held tokens, waiting tokens.
+    """Walks replica `r`'s lists and fills `counts`, (6,), as `DataPlane.recounts` says.
 
     With prefix caching, blocks that several requests share are counted once, and the holders of all blocks must add up to what
     the requests hold; if they do not, no block is counted.
@@ -40,15 +48,32 @@ def recount(fleet: Fleet, r: int, counts: Any) -> None:
         counts[0] += 1
         counts[2] += held_blocks(request, replica.num_steps - 1, engine)
         counts[3] += computed_tokens(request, replica.num_steps - 1)
+        counts[5] += before_first(request)
         i = request.next
     if engine.enable_prefix_caching:
         counts[2] = shared_blocks(fleet, r, counts[2])
     if load.num_waiting > LONGEST_QUEUE:
-        counts[1], counts[4] = load.num_waiting, load.waiting_tokens
+        counts[1], counts[4], counts[5] = load.num_waiting, load.waiting_tokens, replica.tokens_before_first
         return
-    i = replica.waiting.head
+    for k in range(fleet.lines.shape[1]):
+        i = fleet.lines[r, k].queue.head
+        while i != NONE:
+            request = fleet.requests[slot_of(fleet, i)]
+            counts[1] += 1
+            counts[4] += request.num_prompt_tokens + request.num_generated_tokens
+            counts[5] += before_first(request)
+            i = request.next
+
+
+@loop(nb.types.void(FLEET_TYPE, nb.types.int64[:, ::1]))
+def recount_unrouted(fleet: Fleet, counts: Any) -> None:
+    """Walks those that no replica could take, and adds them to `counts`, (num_pools, 3), as `fleet.unrouted` is."""
+    i = fleet.clock[0].unrouted.head
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
-        counts[1] += 1
-        counts[4] += request.num_prompt_tokens + request.num_generated_tokens
+        for pool in range(fleet.engines.size):
+            if engine_refusal(fleet, pool, i) == NO_REASON:
+                counts[pool, 0] += 1
+                counts[pool, 1] += request.num_prompt_tokens + request.num_generated_tokens
+                counts[pool, 2] += np.isnan(request.routed_at_s)
         i = request.next

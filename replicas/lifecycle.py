@@ -1,7 +1,7 @@
 """How long a machine takes from being asked for to serving, and how it goes."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,7 @@ class Spread(Params):
         return float(rng.lognormal(np.log(self.mean_s) - variance / 2, np.sqrt(variance)))
 
 
-Duration = float | Spread
+Duration = Annotated[float, Field(ge=0)] | Spread
 
 
 class Lifecycle(Params):
@@ -30,7 +30,7 @@ class Lifecycle(Params):
     provision_s: Duration = Field(default=60.0, description="Until a machine is there. Assumption: a warm node pool.")
     image_s: Duration = Field(default=30.0, description="Pulling the engine's image. Assumption.")
     weights_gb_per_s: float = Field(
-        default=2.0, gt=0, description="Rate at which weights load. Source: the first text, Autoscaling."
+        default=2.0, gt=0, description="Rate at which weights load. Source: docs/sources.md [1], Autoscaling."
     )
     start_s: Duration = Field(default=25.0, description="Starting the engine. Assumption.")
     capture_s: Duration = Field(default=15.0, description="Compiling and capturing CUDA graphs. Assumption.")

@@ -9,8 +9,8 @@ import numpy as np
 
 from replicas.data_plane import run_until
 from replicas.eviction import clear, evict
-from replicas.gateway import count_unrouted, route_unrouted
-from replicas.integrity import recount
+from replicas.gateway import route_unrouted
+from replicas.integrity import LONGEST_QUEUE, recount, recount_unrouted
 from sim.compiled import Pointer, entry_point, raising
 from sim.errors import ConfigError
 from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, ROUTER_SIGNATURE, Fleet, RouterState
@@ -21,6 +21,13 @@ _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted
 
 def _called(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
+
+
+def _read_only(array: Any) -> Any:
+    """Returns a view for a policy: writing to it fails where it is written, and not in the books at the end."""
+    view = array[:]
+    view.flags.writeable = False
+    return view
 
 
 class DataPlane:
@@ -95,7 +102,8 @@ class DataPlane:
         clock = self.fleet.clock[0]
         assert self.ask_python is not None
         candidates = self.fleet.offered[: clock.num_offered]
-        choice = self.ask_python(self.fleet.seen, candidates, self.fleet.asking, self.state)
+        shown = (_read_only(array) for array in (self.fleet.seen, candidates, self.fleet.asking))
+        choice = self.ask_python(*shown, self.state)
         self.answer = choice.item() if isinstance(choice, np.generic) else choice
         is_slot = isinstance(self.answer, int) and self.answer in candidates
         clock.chosen = self.answer if is_slot else self.fleet.replicas.size
@@ -153,9 +161,8 @@ class DataPlane:
 
         Those that are not new come back from a machine that went away.
         """
-        counts = np.zeros(3, np.int64)
-        count_unrouted(self.fleet, pool, counts)
-        return int(counts[0]), int(counts[1]), int(counts[2])
+        num_requests, num_tokens, num_new = self.fleet.unrouted[pool].tolist()
+        return num_requests, num_tokens, num_new
 
     def close(self, slot: int) -> bool:
         """Stops sending requests to a replica; returns whether it is empty already."""
@@ -184,8 +191,20 @@ class DataPlane:
         """Wakes nobody: all replicas here are simulated, and the loop itself wakes those."""
 
     def recounts(self) -> Any:
-        """Returns (num_slots, 5) integers counted anew: running, waiting, held blocks, held tokens, waiting tokens."""
-        counts = np.zeros((self.fleet.replicas.size, 5), np.int64)
+        """Returns (num_slots, 6) integers counted anew.
+
+        They are running and waiting requests, held blocks, held tokens, waiting tokens, and prompt tokens of requests without
+        a token.
+        """
+        counts = np.zeros((self.fleet.replicas.size, 6), np.int64)
         for slot in np.flatnonzero(np.asarray(self.fleet.replicas["machine"]) != NONE):
             recount(self.fleet, int(slot), counts[slot])
+        return counts
+
+    def recount_unrouted(self) -> Any:
+        """Returns `fleet.unrouted` counted anew; a queue of more than `LONGEST_QUEUE` is taken at its word."""
+        if self.fleet.clock[0].num_unrouted > LONGEST_QUEUE:
+            return self.fleet.unrouted
+        counts = np.zeros_like(self.fleet.unrouted)
+        recount_unrouted(self.fleet, counts)
         return counts

@@ -33,14 +33,10 @@ def is_prefilling(fleet: Fleet, r: int, i: int) -> bool:
     return request.phase == CATCHING_UP and request.last_step == NONE
 
 
-@rare
+@verb
 def note_saturation(fleet: Fleet, r: int) -> None:
     """Notes after a step that could prefill whether requests still wait, other than those that it had to pass by."""
-    replica = fleet.replicas[r]
-    replica.is_saturated = 0
-    i = replica.waiting.head
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        if not request.was_passed_by:
-            replica.is_saturated = 1
-        i = request.next
+    num_passed_by = 0
+    for k in range(fleet.lines.shape[1]):
+        num_passed_by += fleet.lines[r, k].num_passed_by
+    fleet.replicas[r].is_saturated = fleet.loads[r].num_waiting > num_passed_by

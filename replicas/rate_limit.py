@@ -2,7 +2,7 @@
 
 A bucket fills at a steady rate up to its capacity and starts full. A request reserves its prompt and the longest answer that
 its client allows, because nobody knows how long it will be; when it ends, what it did not use comes back.
-Source: `TokenBucketLimiter` of the second text, The gateway.
+Source: `TokenBucketLimiter` of docs/sources.md [2], The gateway.
 """
 
 from typing import Any

@@ -18,8 +18,8 @@ NETWORK_BYTES_PER_S = 50e9
 def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
     """Returns the fields of ENGINE that say how long a step takes, by the GPU's data sheet and the options' efficiencies.
 
-    Source: DESIGN section 4. Engines that share experts each hold and work an even part of them, and gather and scatter all
-    tokens in every layer with experts, as vLLM's default `all2all_backend` does (0.32.0).
+    Source: docs/design.md, A step's time. Engines that share experts each hold and work an even part of them, and gather and
+    scatter all tokens in every layer with experts, as vLLM's default `all2all_backend` does (0.32.0).
     """
     n = options.tensor_parallel_size
     dense, experts = weight_bytes_read(model, options.weight_element_bytes)

@@ -36,7 +36,7 @@ def step_time_among(batch: Any, engine: Any, longest: int, num_tokens_together: 
     as the longest step's tokens need, as each sends its own at the same time. Where all steps fit CUDA graphs, all are padded
     to the longest.
 
-    Source: DESIGN section 4; the first text's step-time model, with n new tokens on c cached ones attending to c + n/2; vLLM
+    Source: docs/design.md, A step's time; docs/sources.md [1], with n new tokens on c cached ones attending to c + n/2; vLLM
     0.32.0, `coordinate_batch_across_dp`.
     """
     gpu_s, cpu_s = gpu_time(batch, engine, longest, num_tokens_together), cpu_time(batch, engine)

@@ -56,7 +56,7 @@ class Surrogate(Params):
         min_length=1,
         description="File with the step time measured on such an engine (`kind: calibrate` makes it, docs/calibration.md "
         "explains it), or what engines reach of such a GPU (`kind: calibrate_gpu`); one that is not there is looked for in the "
-        "project's own folder. none = the roofline of its data sheet.",
+        "project's own folder. null = the roofline of its data sheet.",
     )
     step_time_scale: float = Field(
         default=1.0,
@@ -71,25 +71,25 @@ class Surrogate(Params):
         default=None, description="fp8: weights take one byte, and arithmetic runs at the GPU's fp8 rate if it has one."
     )
     kv_cache_dtype: Literal["auto", "fp8"] = Field(default="auto", description="auto = as `dtype`, fp8 = 1 byte.")
-    max_model_len: int | None = Field(default=None, ge=1, description="Longest sequence in tokens; none = the model's.")
+    max_model_len: int | None = Field(default=None, ge=1, description="Longest sequence in tokens; null = the model's.")
     max_num_seqs: int | None = Field(
-        default=None, ge=1, description="Most requests in a step; none = 1024, or 256 on GPUs below 70 GiB and A100s."
+        default=None, ge=1, description="Most requests in a step; null = 1024, or 256 on GPUs below 70 GiB and A100s."
     )
     max_num_batched_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Most tokens in a step; none = 16384 from 160 GiB, 8192 from 70 GiB, 2048 below and on A100s.",
+        description="Most tokens in a step; null = 16384 from 160 GiB, 8192 from 70 GiB, 2048 below and on A100s.",
     )
     max_num_queued_reqs: int | None = Field(
         default=None,
         ge=1,
         description="Most requests of a replica, waiting and running, of all its data-parallel engines together; one more is "
-        "refused (HTTP 503), and not sent to another replica. none = no limit.",
+        "refused (HTTP 503), and not sent to another replica. null = no limit.",
     )
     max_num_queued_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Prompt tokens of requests without a first token from which on a replica refuses more (HTTP 503); none = "
+        description="Prompt tokens of requests without a first token from which on a replica refuses more (HTTP 503); null = "
         "no limit.",
     )
     enable_chunked_prefill: bool = Field(default=True, description="Split a prompt over steps when the budget is short.")
@@ -109,7 +109,7 @@ class Surrogate(Params):
     )
     enable_prefix_caching: bool | None = Field(
         default=None,
-        description="Begin with the KV blocks of an earlier request that had the same first tokens; none = if the traffic "
+        description="Begin with the KV blocks of an earlier request that had the same first tokens; null = if the traffic "
         "says what requests share. vLLM's default is true; without shared tokens that serves only preempted requests.",
     )
     max_loras: int = Field(default=1, ge=1, description="Most distinct adapters in one step, where `classes` use adapters.")
@@ -151,11 +151,11 @@ class Surrogate(Params):
     num_gpu_blocks: int | None = Field(
         default=None,
         ge=2,
-        description="KV blocks, as a real engine's log states them; none = the calibration's, or computed from memory.",
+        description="KV blocks, as a real engine's log states them; null = the calibration's, or computed from memory.",
     )
-    activation_bytes: float | None = Field(default=None, ge=0, description="Peak of temporaries per GPU; none = estimated.")
+    activation_bytes: float | None = Field(default=None, ge=0, description="Peak of temporaries per GPU; null = estimated.")
     context_bytes: float | None = Field(
-        default=None, ge=0, description="CUDA, NCCL and kernels per GPU; none = 0.27 GiB alone, 2.1 GiB in tensor parallel."
+        default=None, ge=0, description="CUDA, NCCL and kernels per GPU; null = 0.27 GiB alone, 2.1 GiB in tensor parallel."
     )
     cuda_graph_bytes: float = Field(
         default=CUDA_GRAPH_BYTES, ge=0, description="Set aside for CUDA graphs per GPU; 0 = vLLM before 0.21."
@@ -164,7 +164,7 @@ class Surrogate(Params):
     bandwidth_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak memory bandwidth reached.")
     link_efficiency: float = Field(default=1.0, gt=0, le=1, description="Share of the peak link bandwidth reached.")
     link_latency_s: float = Field(
-        default=2e-6, ge=0, description="One message between GPUs, in seconds; 2 us is the first text's illustrative value."
+        default=2e-6, ge=0, description="One message between GPUs, in seconds; 2 us illustrates docs/sources.md [1]."
     )
     overhead_s: float = Field(default=0.0, ge=0, description="Fixed GPU time of a step, in seconds.")
     enforce_eager: bool = Field(
@@ -294,7 +294,8 @@ class Surrogate(Params):
                 f"{where} does not fit: each GPU may use {memory.utilised_bytes / GIB:.1f} GiB "
                 f"({memory.total_bytes / GIB:.1f} x gpu_memory_utilization {self.gpu_memory_utilization:g}) and needs "
                 f"{memory.weight_bytes / GIB:.1f} for weights, {memory.activation_bytes / GIB:.1f} for activations, "
-                f"{memory.context_bytes / GIB:.1f} for context, {memory.cuda_graph_bytes / GIB:.1f} for CUDA graphs; "
+                f"{memory.context_bytes / GIB:.1f} for context, {memory.cuda_graph_bytes / GIB:.1f} for CUDA graphs, "
+                f"{2 * memory.block_bytes / GIB:,.3g} for two KV blocks of {self.block_size:,} tokens; "
                 "use a larger tensor_parallel_size or pipeline_parallel_size, quantization: fp8, or a larger GPU"
             )
         usable = (memory.num_gpu_blocks - NUM_NULL_BLOCKS) * self.block_size

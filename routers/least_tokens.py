@@ -11,7 +11,7 @@ from sim.records import RouterState
 def outstanding_tokens(load: Any, request: Any) -> int:
     """Returns twice the queued tokens plus the running ones, whose prefill is already paid.
 
-    Source: the second text, "Replica selection": `effective_load` is queued + running / 2, here doubled to stay whole.
+    Source: docs/sources.md [2], "Replica selection": `effective_load` is queued + running / 2, here doubled to stay whole.
     """
     return 2 * load.waiting_tokens + load.running_tokens
 

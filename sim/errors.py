@@ -1,4 +1,4 @@
-"""The three ways a run can refuse to go on, and whose mistake each is."""
+"""The ways a run can refuse to go on, and whose mistake each is."""
 
 
 class ConfigError(Exception):
@@ -10,7 +10,7 @@ class TraceError(Exception):
 
 
 class InvariantError(Exception):
-    """Our mistake: a numbered invariant of DESIGN section 8 does not hold. The message says which, when and where."""
+    """Our mistake: an invariant of docs/design.md does not hold. The message says which, when and where."""
 
 
 class EngineError(Exception):

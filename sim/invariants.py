@@ -1,4 +1,4 @@
-"""The invariants of DESIGN section 8: what must hold in every run, whatever the config.
+"""The invariants of docs/design.md: what must hold in every run, whatever the config.
 
 `Audit` gathers facts while a run goes on, in places that do not know of each other; `check` compares them at its end.
 A broken one is our mistake, never the user's: `InvariantError` says which, and by how much.
@@ -39,6 +39,7 @@ class Audit:
     in_flight_since_s: list[float] = field(default_factory=list)
     num_lost_blocks: int = 0
     num_miscounts: int = 0
+    num_unrouted_miscounts: int = 0
     num_future_scrapes: int = 0
     ended_at_s: float = 0.0
     request_s: float = 0.0
@@ -71,15 +72,17 @@ class Audit:
             self.first_out_of_order = self.num_requests + int(np.argmax(wrong))
         self.num_out_of_order += int(np.count_nonzero(wrong))
 
-    def look(self, fleet: Fleet, recounts: Any) -> None:
-        """Compares the engines' running sums with `recounts`, (num_slots, 5), made by walking their lists."""
-        running, waiting, held_blocks, held_tokens, waiting_tokens = recounts.T
+    def look(self, fleet: Fleet, recounts: Any, unrouted: Any) -> None:
+        """Compares running sums with those made by walking the lists: the engines', (num_slots, 6), and of the unrouted."""
+        running, waiting, held_blocks, held_tokens, waiting_tokens, tokens_before_first = recounts.T
         loads = fleet.loads
         lost = loads["num_free_blocks"] + held_blocks != loads["num_usable_blocks"]
         wrong = (loads["num_running"] != running) | (loads["num_waiting"] != waiting)
         wrong |= (loads["running_tokens"] != held_tokens) | (loads["waiting_tokens"] != waiting_tokens)
+        wrong |= fleet.replicas["tokens_before_first"] != tokens_before_first
         self.num_lost_blocks += int(np.count_nonzero(lost))
         self.num_miscounts += int(np.count_nonzero(wrong))
+        self.num_unrouted_miscounts += int(np.count_nonzero((fleet.unrouted != unrouted).any(axis=1)))
         self.num_future_scrapes += int(fleet.clock[0].scraped_at_s > fleet.clock[0].now_s)
 
     def close(self, fleet: Fleet, now_s: float) -> None:
@@ -113,6 +116,7 @@ def check(
     _equal(3, f"requests whose instants are out of order{where}", audit.num_out_of_order, 0)
     _equal(4, "replicas whose free and held blocks are not all there", audit.num_lost_blocks, 0)
     _equal(4, "replicas whose gauges differ from a recount", audit.num_miscounts, 0)
+    _equal(4, "pools whose waiting requests differ from a recount", audit.num_unrouted_miscounts, 0)
     _at_most(5, "running requests in a step", replicas["peak_running"], engine_of["max_num_seqs"])
     _at_most(5, "tokens in a step", replicas["peak_batched_tokens"], engine_of["max_num_batched_tokens"])
     over = max(0, int(clock.peak_in_system) - int(clock.max_concurrency))

@@ -12,6 +12,12 @@ MAX_CLASSES = 2**15 - 1
 MAX_RUN_S = 10 * 366 * 86_400.0
 """Seconds from the start of a run to its last arrival: ten years. Up to there a float tells instants 60 ns apart."""
 
+MIN_INTERVAL_S = 0.001
+"""Shortest time between two looks, scrapes or rows of the timeline. Assumption: nobody needs a shorter one."""
+
+MAX_SEED = 2**63 - 1
+"""Seeds are written to tables in 64 bits."""
+
 MAX_NUM_SEQS = 2**16 - 1
 """Requests in a step: a replica counts them in 16 bits."""
 

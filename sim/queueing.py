@@ -132,7 +132,7 @@ def split_and_pooled(arrivals_per_s: float, service_s: float, servers: int) -> t
     Poisson arrivals split at random are Poisson on every line, so the first is M/M/1 with its share, the second M/M/c. The
     gain of a router lies between the two.
 
-    Source: the first text, Queues and headroom.
+    Source: docs/sources.md [1], Queues and headroom.
 
     >>> [round(queue.wait_s, 2) for queue in split_and_pooled(6.4, 1.0, 8)]
     [4.0, 0.29]

@@ -23,7 +23,7 @@ IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
 # Why it was rejected or failed (REQUEST.reason).
 NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
-OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED = range(7, 10)
+OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED, OTHER_MODEL = range(7, 11)
 REASON_NAMES = (
     "",
     "over_max_model_len",
@@ -35,6 +35,7 @@ REASON_NAMES = (
     "rate_limit",
     "predicted_ttft",
     "replica_failed",
+    "no_such_model",
 )
 
 ARRIVAL = np.dtype(
@@ -116,6 +117,8 @@ SEQUENCE = np.dtype(
         ("num_keyed", "i4"),  # blocks whose keys are known
         ("key", "u8"),  # of the last of them
         ("num_found", "i4"),  # blocks in the cache, when its queue was last sorted by that
+        # queue
+        ("place", "i8"),  # while it waits, where requests wait in several lines: those with a lower one go first
         # blocks
         ("row", "i4"),  # of the block table, while it runs
         ("num_registered", "i4"),  # blocks that others can hit
@@ -135,7 +138,7 @@ SEQUENCE = np.dtype(
     ],
     align=True,
 )
-"""What is kept of a request only where prefix caching or speculation need it; otherwise there is one record for all."""
+"""What is kept of a request only where prefix caching, speculation or several lines need it; else one record is for all."""
 
 BLOCK = np.dtype(
     [
@@ -165,6 +168,7 @@ CLASS = np.dtype(
     [
         ("priority", "i8"),  # lower goes first
         ("adapter", "i8"),  # LoRA; 0 = none
+        ("model", "i8"),  # number of the one it asks for; 0 = any
         ("max_tokens", "i8"),  # that its clients ask for; 0 = exactly what they get
         ("grammar_s", "f8"),  # compile time of its grammar, once on each replica; 0 = no structured output
         ("num_free_tokens", "i8"),  # after so many tokens that its grammar leaves open,
@@ -186,6 +190,22 @@ yet), and the step that last counted it."""
 
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4")], align=True)
 """A list of requests, linked through the requests themselves; -1 when empty."""
+
+LINE = np.dtype(
+    [
+        ("queue", QUEUE),
+        ("cursor", "i4"),  # the next to be looked at in the step being planned
+        ("last_inserted", "i4"),  # by priority: neither at the back nor at the front; the next such one belongs near it
+        ("last_passed_by", "i4"),  # all from the head to here are marked as passed by
+        ("num_passed_by", "i4"),
+    ],
+    align=True,
+)
+"""Requests that wait at a replica and whose classes have priority, adapter and grammar in common, in order.
+
+They are held up alike, so a step passes by all of a line at once. A queue is its lines together: who goes next is one of their
+heads.
+"""
 
 LOAD = np.dtype(
     [
@@ -217,7 +237,7 @@ REPLICA = np.dtype(
         ("num_decoding", "i4"),  # requests that get one token in the next step
         ("decoding_context_tokens", "i8"),  # sum of their computed tokens
         ("num_steps", "i8"),  # steps planned so far; the next step's number
-        ("waiting", QUEUE),
+        ("tokens_before_first", "i8"),  # prompts of its requests that have no token yet
         ("running", QUEUE),  # in order of admission
         ("num_catching_up", "i4"),  # running requests with more than one token to compute, or one that was passed over
         ("num_surplus", "i4"),  # decodes whose end the scheduler has not seen yet
@@ -289,6 +309,7 @@ ENGINE = np.dtype(
         ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
         ("enable_prefix_caching", "i8"),
         ("first_slot", "i8"),  # of the pool
+        ("model", "i8"),  # its number, where pools serve several
         ("data_parallel_size", "i8"),  # engines of a machine, in slots next to each other
         ("num_together", "i8"),  # of these, how many step at the same time: all where they share experts, else 1
         ("max_num_queued_reqs", "i8"),  # of a machine, running ones too; 0 = no limit
@@ -336,7 +357,7 @@ ENGINE = np.dtype(
     ],
     align=True,
 )
-"""One pool's engine: its limits, and the coefficients of its step time (DESIGN section 4)."""
+"""One pool's engine: its limits, and the coefficients of its step time (docs/design.md, A step's time)."""
 
 CLOCK = np.dtype(
     [
@@ -349,6 +370,7 @@ CLOCK = np.dtype(
         ("num_offered", "i8"),  # replicas in fleet.offered
         ("unrouted", QUEUE),
         ("num_unrouted", "i8"),
+        ("num_queued", "i8"),  # times that a request joined the waiting ones of a replica, or was moved among them
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
         ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
         ("num_scrapes", "i8"),
@@ -392,6 +414,8 @@ class Fleet(Bundle):
     segments: Annotated[Any, SEGMENT, 1]  # (power of two,) a ring over the segments of the requests in the window
     classes: Annotated[Any, CLASS, 1]  # (num_classes,)
     lore: Annotated[Any, LORE, 2]  # (num_slots, number of classes or adapters + 1)
+    lines: Annotated[Any, LINE, 2]  # (num_slots, num_lines) the waiting requests
+    line_of: Annotated[Any, "i8", 1]  # (num_classes,) the line in which a class's requests wait
     blocks: Annotated[Any, BLOCK, 2]  # (num_slots, num_blocks)
     buckets: Annotated[Any, "i4", 2]  # (num_slots, power of two) head of the list of registered blocks whose keys end alike
     tables: Annotated[Any, "i4", 3]  # (num_slots, max_num_seqs, longest sequence) blocks of each running request
@@ -401,6 +425,7 @@ class Fleet(Bundle):
     due: Annotated[Any, "i4", 2]  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of last tokens due at a step
     growing: Annotated[Any, GROWTH, 2]  # (num_slots, largest block_size) by the residue of the steps at which they need a block
     sent: Annotated[Any, "i8", 1]  # (num_pools,) requests routed to each pool so far, those it had no room for included
+    unrouted: Annotated[Any, "i8", 2]  # (num_pools, 3) requests that wait and it could serve, their tokens, the new ones
     ready: Annotated[Any, "i8", 1]  # (num_slots,) slots that take requests, in the order they became ready
     offered: Annotated[Any, "i8", 1]  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
     next_end_at_s: Annotated[Any, "f8", 1]  # (num_slots,) end of the running step; inf when idle

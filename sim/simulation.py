@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 
 from sim.errors import EngineError
-from sim.invariants import Audit
+from sim.invariants import Audit, check
 from sim.pool import Machine, Plane, Pool, PoolSpec
 from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, NO_LIMIT, WOKEN
 
@@ -28,6 +28,9 @@ class RunsRequests(Plane, Protocol):
 
     def recounts(self) -> Any:
         """Counts the engines' sums anew."""
+
+    def recount_unrouted(self) -> Any:
+        """Counts those that wait for a replica anew."""
 
     def halt(self) -> None:
         """Stops all replicas where they are."""
@@ -60,7 +63,17 @@ class Horizon:
 
 
 class Simulation:
-    """A fleet under traffic. `run` is the whole of it; afterwards `pools`, `audit` and `plane` tell what happened."""
+    """A fleet under traffic. `run` is the whole of it; afterwards `pools`, `audit` and `plane` tell what happened.
+
+    Args:
+        plane: the engines and their router.
+        pools: what is known of each pool.
+        arrivals: (n,) ARRIVAL records, chunk by chunk.
+        horizon: when things are looked at and when they end.
+        sink: where the results go.
+        progress: is told the time and how many requests have ended.
+        num_looks: returns how often policies that are no oracles have asked for the future, by the end of the run.
+    """
 
     def __init__(
         self,
@@ -70,7 +83,9 @@ class Simulation:
         horizon: Horizon,
         sink: Sink,
         progress: Callable[[float, int], None] = lambda now_s, num_ended: None,
+        num_looks: Callable[[], int] = lambda: 0,
     ) -> None:
+        self.num_looks = num_looks
         self.env = simpy.Environment()
         self.plane, self.arrivals, self.horizon, self.sink, self.progress = plane, arrivals, horizon, sink, progress
         self.machines: list[Machine] = []
@@ -84,9 +99,14 @@ class Simulation:
         self.is_cut_short = False
         self.num_never_sent = np.zeros(plane.fleet.classes.size, np.int64)  # requests, by class
         self.failure = ""  # of a real engine, which ended the run
+        self.invariants: list[str] = []  # that were checked at its end
 
     def run(self) -> float:
-        """Runs until the traffic is over and every request has ended, or a real engine fails; returns the time at the end."""
+        """Runs until the traffic is over and every request has ended, or a real engine fails; returns the time at the end.
+
+        Raises:
+            InvariantError: our mistake: the run's books do not agree.
+        """
         for pool in self.pools:
             self.env.process(pool.control())
         self.env.process(self.watch())
@@ -95,6 +115,9 @@ class Simulation:
         except EngineError as error:
             self.failure, self.is_cut_short = str(error), True
         self.close_books()
+        self.invariants = check(
+            self.audit, self.plane.fleet, self.pools, is_cut_short=self.is_cut_short, num_undeclared_oracles=self.num_looks()
+        )
         return float(self.env.now)
 
     def dispatch(self) -> Generator[Any, Any, None]:
@@ -158,14 +181,14 @@ class Simulation:
             pool.tell_drained(slot)
 
     def watch(self) -> Generator[Any, Any, None]:
-        """The timeline: at the end of every interval, what each pool shows, and a recount of the engines' sums."""
+        """The timeline: at the end of every interval, what each pool shows, and a recount of the running sums."""
         while True:
             yield self.env.timeout(self.horizon.timeline_interval_s)
             self.write_interval()
 
     def write_interval(self) -> None:
         """Writes the gauges of the interval that ends now."""
-        self.audit.look(self.plane.fleet, self.plane.recounts())
+        self.audit.look(self.plane.fleet, self.plane.recounts(), self.plane.recount_unrouted())
         self.sink.write_interval([self.gauges(pool, self.interval_started_at_s) for pool in self.pools])
         self.interval_started_at_s = float(self.env.now)
 

@@ -26,6 +26,7 @@ from sim.records import (
     FLEET_TYPE,
     GONE,
     GROWTH,
+    LINE,
     LOAD,
     LORE,
     NEVER,
@@ -68,7 +69,12 @@ def new_fleet(
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
     is_uneven = (engines["num_speculative_tokens"] > 0) | (engines["jump_forward"] > 0) | (engines["num_stages"] > 1)
-    has_sequences = len(caching) > 0 or bool(is_uneven.any())
+    line_of = _lines(engines, classes)
+    num_lines = int(line_of.max()) + 1
+    lines = records(LINE, num_slots, num_lines)
+    lines["queue"]["head"] = lines["queue"]["tail"] = NONE
+    lines["last_inserted"] = lines["last_passed_by"] = NONE
+    has_sequences = len(caching) > 0 or bool(is_uneven.any()) or num_lines > 1
     num_blocks = int(caching["num_usable_blocks"].max(initial=0))
     num_rows = int(caching["max_num_seqs"].max(initial=0))
     longest = int((np.minimum(caching["max_model_len"] // caching["block_size"], caching["num_usable_blocks"])).max(initial=0))
@@ -81,7 +87,7 @@ def new_fleet(
     clock.scrape_interval_s = scrape_interval_s
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
     replicas = records(REPLICA, num_slots)
-    for name in ("waiting", "running", "free_blocks"):
+    for name in ("running", "free_blocks"):
         replicas[name]["head"] = replicas[name]["tail"] = NONE
     replicas["machine"] = NONE
     loads = records(LOAD, num_slots)
@@ -97,6 +103,8 @@ def new_fleet(
         sequences=records(SEQUENCE, _SMALLEST_RING if has_sequences else 1),
         segments=records(SEGMENT, 1),
         classes=classes,
+        lines=lines,
+        line_of=line_of,
         lore=records(LORE, num_slots, max(classes.size, int(classes["adapter"].max()) + 1)),
         blocks=records(BLOCK, num_caching_slots, max(num_blocks, 1)),
         buckets=np.full((num_caching_slots, 1 << max(num_blocks, 1).bit_length()), NONE, np.int32),
@@ -107,6 +115,7 @@ def new_fleet(
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
         growing=records(GROWTH, num_slots, block_size),
         sent=np.zeros(engines.size, np.int64),
+        unrouted=np.zeros((engines.size, 3), np.int64),
         ready=ready,
         offered=ready if engines.size == 1 else np.full(num_slots, NONE),
         next_end_at_s=np.full(num_leaves, np.inf),
@@ -115,6 +124,17 @@ def new_fleet(
         itl_sums=np.zeros((engines.size, 3)),
         clients=records(CLIENT, num_slots, 1) if clients is None else clients,
     )
+
+
+def _lines(engines: Any, classes: Any) -> Any:
+    """Returns the line of each class, (num_classes,): classes that are held up alike wait in one."""
+    by_priority, by_adapter = bool(engines["schedules_by_priority"].any()), bool(engines["max_loras"].any())
+    keys = [
+        (kind.priority if by_priority else 0, kind.adapter if by_adapter else 0, number if kind.grammar_s > 0 else NONE)
+        for number, kind in enumerate(classes)
+    ]
+    lines = list(dict.fromkeys(keys))
+    return np.array([lines.index(key) for key in keys])
 
 
 def _untouched(*shape: int) -> Any:

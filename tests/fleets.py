@@ -9,7 +9,6 @@ import routers
 from replicas.live.plane import EngineSource, LivePlane
 from replicas.live.process import Watch
 from replicas.plane import DataPlane
-from sim.invariants import check
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
 from sim.records import ARRIVAL, CLASS, ENGINE, REQUEST, SEGMENT, records
@@ -137,7 +136,6 @@ def run(
     max_drain_s: float = 1e6,
     timeline_interval_s: float = 60.0,
     chunk: int = 1000,
-    checked: bool = True,
     classes: Any = None,
     segments: Sequence[Sequence[tuple[int, int]]] = (),
     max_concurrency: int | None = None,
@@ -196,7 +194,5 @@ def run(
         plane.attach(simulation.env)
         plane.watches += watches
     ended_at_s = simulation.run()
-    if checked:
-        check(simulation.audit, plane.fleet, simulation.pools, is_cut_short=simulation.is_cut_short)
     rows = np.concatenate(kept.rows) if kept.rows else np.zeros(0, REQUEST)
     return Ran(rows.view(np.recarray), simulation, plane, kept.intervals, ended_at_s)

@@ -35,7 +35,7 @@ def equal_steps(servers: int) -> Any:
 
 def arriving(rate_per_s: float, prompt: dict[str, Any], output: dict[str, Any], seed: int, num: int = NUM_REQUESTS) -> Any:
     lengths = {"prompt": prompt, "output": output}
-    fields = {"rate_per_s": rate_per_s, "duration_s": 1e9, "limit": num, "lengths": lengths}
+    fields = {"rate_per_s": rate_per_s, "duration_s": 1e8, "limit": num, "lengths": lengths}
     traffic = KINDS["poisson"].model_validate(fields)
     return np.concatenate(list(traffic.stream(seed).chunks()))
 

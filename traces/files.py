@@ -46,7 +46,8 @@ def read_columns(path: str, columns: Sequence[str], malformed: Malformed, hint: 
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise TraceError(f"{path}: no such file{'; ' if hint else ''}{hint}")
+        wrong = "is a folder; name a file in it" if file.is_dir() else "no such file"
+        raise TraceError(f"{path}: {wrong}{'; ' if hint else ''}{hint}")
     suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
     read = _read_csv
     if suffixes and suffixes[-1] in PARQUET_SUFFIXES:

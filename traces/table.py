@@ -13,9 +13,10 @@ from sim.records import SEGMENT
 from traces.cells import MISSING, Integers, Mask, whole_numbers
 from traces.ids import ids
 from traces.recorded import Columns, Recorded
-from traces.replay import ASKED, SEGMENTS, Facts, facts_of, written_content
+from traces.replay import ASKED, SEGMENTS, Facts, facts_of, unpacked, written_content
 from traces.segments import Content, named
 from traces.shown import shown
+from traces.traffic import Arrivals
 
 _OWN_CLASS = "class"
 """The column of classes of a run's own requests.parquet."""
@@ -70,7 +71,7 @@ class Table(Recorded):
     def _has_unit(self) -> Self:
         if self._facts is not None and self.time_unit not in (None, "s"):
             raise ValueError(f"time_unit is {self.time_unit}; a run's own requests.parquet counts in s")
-        if self._facts is None and self.time_unit is None and Path(self.path).expanduser().exists():
+        if self._facts is None and self.time_unit is None and Path(self.path).expanduser().is_file():
             raise ValueError("time_unit: missing; one of s, ms, us, ns, iso8601")
         return self
 
@@ -118,6 +119,11 @@ class Table(Recorded):
         """Mean output tokens of the file's requests; of all of a run's requests, what that run expected."""
         known = self._facts.mean_output_tokens if self._facts is not None and self._is_all else None
         return super().mean_output_tokens if known is None else known
+
+    def sample(self) -> Arrivals:
+        """Returns requests of the file; of all of a run's requests, those that run counted its capacity by, if it kept them."""
+        known = self._facts.sample if self._facts is not None and self._is_all else None
+        return super().sample() if known is None else unpacked(known)
 
     @property
     def layout(self) -> Columns:

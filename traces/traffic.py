@@ -58,12 +58,15 @@ _ALLOWED = {
 }
 
 
-def check_rows(rows: Arrivals, num_before: int) -> None:
+def check_rows(rows: Arrivals, num_before: int, last_s: float, num_classes: int) -> None:
     """Refuses arrivals that a run cannot hold: the last door, for kinds whose own have let them pass.
 
     Raises:
         TraceError: which request, what it has, and what is allowed.
     """
+    if getattr(rows, "dtype", None) != ARRIVAL:
+        given = f"{type(rows).__name__} of {getattr(rows, 'dtype', 'no dtype')}"
+        raise TraceError(f"traffic: arrivals must be rows of sim.records.ARRIVAL, given {given}")
     if num_before + len(rows) > MAX_REQUESTS:
         raise TraceError(f"traffic: more than {MAX_REQUESTS:,} requests; `limit` stops before")
     for name, (least, most) in _ALLOWED.items():
@@ -71,6 +74,16 @@ def check_rows(rows: Arrivals, num_before: int) -> None:
         if not (values.min() >= least and values.max() <= most):  # NaN is neither
             i = int(np.argmin((values >= least) & (values <= most)))
             raise TraceError(f"traffic: request {num_before + i}: {name} is {values[i]:,}; allowed: {least:,} to {most:,}")
+    if rows["class_id"].max() >= num_classes:
+        i = int(np.argmax(rows["class_id"] >= num_classes))
+        raise TraceError(
+            f"traffic: request {num_before + i}: class_id is {rows['class_id'][i]}; allowed: 0 to {num_classes - 1}, as "
+            "class_names has names"
+        )
+    at_s = rows["arrived_at_s"]
+    if at_s[0] < last_s or (at_s[1:] < at_s[:-1]).any():
+        i = int(np.argmax(np.diff(at_s, prepend=last_s) < 0))
+        raise TraceError(f"traffic: request {num_before + i}: arrived_at_s is {at_s[i]:,.9g}, before an earlier request's")
 
 
 @dataclass(frozen=True)
@@ -158,7 +171,10 @@ class Traffic(Params):
         What an engine serves of them, and at which lengths, is what its capacity is counted for. Unless a kind knows better,
         these are the first requests of seed 0.
         """
-        return next(self.stream(seed=0, chunk_rows=SAMPLE_ROWS).chunks(), np.empty(0, ARRIVAL))
+        rows = next(self.stream(seed=0, chunk_rows=SAMPLE_ROWS).chunks(), None)
+        if rows is None:
+            raise TraceError("traffic: it has no request")
+        return rows
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -178,6 +194,7 @@ class Traffic(Params):
         return TrafficStream(self._cut(arrivals, counts, segments, chunk_rows), counts, segments)
 
     def _cut(self, chunks: Iterator[Arrivals], counts: Counter[str], segments: Segments, chunk_rows: int) -> Iterator[Arrivals]:
+        last_s = 0.0
         for rows in chunks:
             room = len(rows) if self.limit is None else self.limit - counts["kept"]
             if len(rows) > room:
@@ -185,7 +202,8 @@ class Traffic(Params):
                 rows = rows[:room]
             for first in range(0, len(rows), chunk_rows):
                 piece = rows[first : first + chunk_rows]
-                check_rows(piece, counts["kept"])
+                check_rows(piece, counts["kept"], last_s, len(self.class_names))
+                last_s = float(piece["arrived_at_s"][-1])
                 counts["kept"] += len(piece)
                 segments.forget_before(int(piece["first_segment"][0]))
                 yield piece

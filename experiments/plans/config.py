@@ -13,6 +13,7 @@ from replicas import catalog
 from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
 from replicas.surrogate import Surrogate
+from sim.limits import MAX_SEED, MIN_INTERVAL_S
 from sim.params import Params
 from traces.traffic import Traffic
 
@@ -66,7 +67,7 @@ class Published(Params):
 class Trials(Params):
     """How a plan is simulated, where `verify` or `search` asks for it."""
 
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+    seeds: list[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(
         default=[1, 2, 3], min_length=2, description="Seeds of the traffic; all candidates see the same, each seed once"
     )
     confidence: float = Field(
@@ -127,10 +128,12 @@ class Plan(Study):
         description="Prefill and decode on GPUs of their own, or both on all with chunked prefill; the page shows both",
     )
     kv_bytes_per_s: float = Field(
-        default=50e9, gt=0, description="From a prefill to a decode instance; 50 GB/s is the first text's assumption"
+        default=50e9, gt=0, description="From a prefill to a decode instance; 50 GB/s is an assumption of docs/sources.md [1]"
     )
     lifecycle: Lifecycle = Field(default_factory=Lifecycle, description="How long a new instance takes to get ready")
-    interval_s: float = Field(default=60.0, gt=0, le=3600, description="Seconds between two decisions of an autoscaler")
+    interval_s: float = Field(
+        default=60.0, ge=MIN_INTERVAL_S, le=3600, description="Seconds between two decisions of an autoscaler"
+    )
     api_prices: list[ApiPrice] = Field(default=[], description="What to compare the fleet's cost with")
     published: Published | None = Field(default=None, description="A published fleet to run backwards")
     verify: bool = Field(default=False, description="Simulate the plan and show how far off the closed forms are")

@@ -1,5 +1,6 @@
 """The page's sections on what it stands on: the traffic as it was read, and where the step times come from."""
 
+from experiments import calibrated
 from experiments.plans.outcome import Outcome
 from experiments.plans.page import Section
 
@@ -64,10 +65,7 @@ def step_times_briefly(outcome: Outcome) -> list[str]:
     calibration = outcome.plan.replicas.calibration
     if calibration is not None:
         return [f"Step times are those of {calibration}, fitted to measurements."]
-    return [
-        "Step times are a roofline's with the efficiencies stated at the end, not measured: a bound where these are 100 %, of "
-        "which real engines reach 50 to 80 %."
-    ]
+    return [f"Step times are a bound: {calibrated.BOUND_MEANS}."]
 
 
 def assumptions(outcome: Outcome) -> Section:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from experiments import calibrated
 from experiments.plans.figures import duration, rate, share
 from experiments.plans.fleets import Fleet
 from experiments.plans.outcome import Outcome
@@ -38,9 +37,7 @@ def fleets(outcome: Outcome) -> Section:
 
 
 def _step_times(outcome: Outcome) -> Iterator[str]:
-    """Whose step times the plan stands on, and for each fleet what of them nobody measured."""
-    if calibrated.step_times(outcome.plan.replicas) == calibrated.BOUND:
-        yield f"Step times are a bound: {calibrated.BOUND_MEANS}."
+    """What of a calibration's step times nobody measured, for each fleet."""
     for fleet in outcome.alternatives:
         found = [*fleet.outside]
         if fleet.extrapolated:
@@ -57,7 +54,9 @@ def _first_line(outcome: Outcome) -> str:
     if outcome.bill is None:
         return "Nothing that was tried meets the targets. This is what closed forms would rent, which simulation has refused."
     if outcome.fleet.closed_form is None:
-        chosen = "The first line is the plan, chosen for its price at the peak"
+        asked = outcome.plan.pools
+        among = "" if asked == "cheapest" else f" among {asked} pools, as `pools` asks"
+        chosen = f"The first line is the plan, chosen for its price at the peak{among}"
         return f"{chosen}; the others are what else would carry the same load."
     return (
         "The first line is the plan, at the size that simulation found. The others are what closed forms say of the same load, "

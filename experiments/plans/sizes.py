@@ -10,19 +10,19 @@ from planning.pools import PoolPlan, num_instances
 def at_size(fleet: Fleet, working: Mapping[str, int]) -> Fleet:
     """Returns a closed form's fleet with as many working instances as simulation found, and its spares.
 
-    What an instance does at most stays as the closed form has it, unless simulation saw it do more; how far the peak may fill
-    it is what follows from the number: the share at which the targets were seen to hold.
+    What an instance does at most stays as the closed form has it, unless simulation saw it do more. How far the peak may fill
+    it stays too where both find the same number; else it is the share at which the targets were seen to hold.
 
     Args:
         fleet: by closed form.
         working: instances of each pool, the spare ones left out.
     """
     pools, shares = [], []
-    for pool in fleet.pools:
+    for pool, share in zip(fleet.pools, fleet.max_utilization, strict=True):
         seen = pool.load / working[pool.role]
         number = working[pool.role] + pool.num_spare
         pools.append(replace(pool, num_instances=number, capacity=max(pool.capacity, seen)))
-        shares.append(seen / pools[-1].capacity)
+        shares.append(share if number == pool.num_instances else seen / pools[-1].capacity)
     return replace(fleet, pools=tuple(pools), max_utilization=tuple(shares), closed_form=fleet)
 
 

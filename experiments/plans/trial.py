@@ -17,6 +17,7 @@ from planning.layouts import Layout
 from replicas.plane import DataPlane
 from replicas.step_time import measured_s
 from sim.errors import ConfigError
+from sim.invariants import Audit, check
 from sim.metrics import NUM_ITL_BINS, tpot_s, ttft_s
 from sim.records import ARRIVAL, ENDED, ENGINE, NEEDS_ARRIVALS, REJECTED, REQUEST, records
 from sim.window import NO_SEGMENTS
@@ -158,6 +159,9 @@ def simulate(
 
     Returns:
         (n,) REQUEST in order of arrival, and what the engines did.
+
+    Raises:
+        InvariantError: our mistake: the books do not agree.
     """
     choose, ask_python = router.choose, None
     if not routers.is_compiled(choose):
@@ -177,17 +181,20 @@ def simulate(
     )
     for slot in range(num_replicas):
         plane.open(slot, slot, 0.0)
-    rows = [np.zeros(0, REQUEST)]
+    rows, audit = [np.zeros(0, REQUEST)], Audit()
     chunks = (arriving[first : first + CHUNK_ROWS] for first in range(0, len(arriving), CHUNK_ROWS))
     last_s = float(arriving["arrived_at_s"][-1])
     while (reason := plane.run_until(last_s + MAX_DRAIN_S)) == NEEDS_ARRIVALS:
         rows += [ended.copy() for _, ended in plane.take_ended()]
         plane.load(next(chunks, ()))
+    audit.look(plane.fleet, plane.recounts(), plane.recount_unrouted())
     if reason != ENDED:
         plane.halt()
     rows += [ended.copy() for _, ended in plane.take_ended(everything=True)]
     found = np.concatenate(rows)
-    assert len(found) == len(arriving), "a request was lost"
+    audit.count(found)
+    audit.close(plane.fleet, float(plane.fleet.clock[0].now_s))
+    check(audit, plane.fleet, [], is_cut_short=reason != ENDED)
     return found, _steps(plane.fleet.replicas, found, last_s)
 
 

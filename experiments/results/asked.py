@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from experiments.results.tables import Column
+from traces.replay import packed
 from traces.traffic import Arrivals, Traffic, TrafficStream
 
 TOKENS = Column("num_asked_tokens", pa.int32(), "output tokens it would get if nothing refused or cut it", False)
@@ -23,6 +24,8 @@ class Asked:
 
     def __init__(self, traffic: Traffic) -> None:
         self.columns = (TOKENS, *(SEGMENTS if traffic.shares_tokens else ()))
+        self.keeps_sample = False
+        """Whether the file shall hold the traffic's sample: a replay counts the same capacity only by the same requests."""
         self._traffic = traffic
         self._queues: list[_Queue] = [_Queue() for _ in range(4)]  # asked tokens; segments, their contents and lengths
 
@@ -56,6 +59,7 @@ class Asked:
             "ends_at_s": traffic.ends_at_s if traffic.limit is None else None,  # else it ends with its last request
             "mean_prompt_tokens": traffic.mean_prompt_tokens,
             "mean_output_tokens": traffic.mean_output_tokens,
+            **({"sample": packed(traffic.sample())} if self.keeps_sample else {}),
         }
 
 

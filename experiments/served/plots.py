@@ -53,7 +53,9 @@ def draw(points: Sequence[Point], out: Path) -> None:
             _errors(axes[1, column], real, simulated / real - 1, is_fitted, target)
     axes[0, 0].set_ylabel("simulated, mean", color=INK)
     axes[1, 0].set_ylabel("simulated / served - 1", color=INK)
-    axes[0, 0].legend(frameon=False, labelcolor=INK, loc="upper left")
+    filled = [one for one in axes[0] if one.get_legend_handles_labels()[0]]
+    for one in filled[:1]:  # a report may lack a metric
+        one.legend(frameon=False, labelcolor=INK, loc="upper left")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=120, metadata={"Software": None})
 

@@ -13,13 +13,14 @@ from experiments import calibrated
 from experiments.settings.fields import Catalogued, FolderName, Name, Percentile
 from experiments.settings.gateway import OPEN, Gateway
 from experiments.settings.kinds import KindOf
+from experiments.settings.outside import own_code
 from experiments.settings.router import ROUTER, Router
 from replicas import catalog
 from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
 from replicas.served import Served, served
 from replicas.surrogate import Surrogate
-from sim.limits import MAX_SLOTS, MAX_TOKENS
+from sim.limits import MAX_SEED, MAX_SLOTS, MAX_TOKENS, MIN_INTERVAL_S
 from sim.params import Params
 from traces.generated import Generated
 from traces.traffic import Traffic
@@ -64,6 +65,9 @@ class RequestKind(Params):
         description="Lower goes first, where an engine's scheduling_policy is priority",
     )
     lora: str | None = Field(default=None, description="The adapter it uses; null = the base model")
+    model: str | None = Field(
+        default=None, description="The model that it asks for, as a pool has it; to be given where the pools serve several"
+    )
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -138,8 +142,8 @@ class Study(Params):
 
     name: FolderName = Field(description="Name of the experiment and of its result folder; by default the file's")
     kind: str = Field(description="What is done with the rest")
-    seed: int = Field(default=1, ge=0, description="Seed of everything random")
-    seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
+    seed: int = Field(default=1, ge=0, le=MAX_SEED, description="Seed of everything random")
+    seeds: list[Annotated[int, Field(ge=0, le=MAX_SEED)]] | None = Field(
         default=None, min_length=1, description="Several seeds, one run for each; instead of `seed`"
     )
 
@@ -167,7 +171,9 @@ class Experiment(Study):
     router: Annotated[Router, ROUTER] = Field(description="Which ready replica gets a request")
     pools: list[Pool] = Field(min_length=1, description="The fleet")
     measure: Measure = Field(default_factory=Measure, description="Which requests the summary counts")
-    timeline_interval_s: float = Field(default=60.0, gt=0, description="Seconds that one row of the timeline covers")
+    timeline_interval_s: float = Field(
+        default=60.0, ge=MIN_INTERVAL_S, description="Seconds that one row of the timeline covers"
+    )
     max_drain_s: float = Field(
         default=3600.0,
         ge=0,
@@ -193,14 +199,23 @@ class Experiment(Study):
             lines += ["", f"pool {pool.name}:", *str(pool.replicas.memory(pool.model, pool.gpu)).splitlines()]
             lines += calibrated.described(pool.replicas, pool.model, pool.gpu, uses_adapters=uses_adapters)
             engine = pool.replicas.engine(pool.model, pool.gpu)[0]
-            refused = self.served_by(engine).refused(engine)
+            refused = self.served_by(engine, pool.model).refused(engine)
             lines += [f"  {refused}"] if refused else []
         return lines
 
-    def served_by(self, engine: Any) -> Served:
-        """Returns what of the traffic this engine (one ENGINE record) would serve."""
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that the pools serve, each once."""
+        return list(dict.fromkeys(pool.model.name for pool in self.pools))
+
+    def served_by(self, engine: Any, model: Model) -> Served:
+        """Returns what of the traffic this engine (one ENGINE record) of this model would serve."""
         kinds = [self.classes.get(name, RequestKind()) for name in self.traffic.class_names]
-        return served(self.traffic.sample(), engine, np.array([kind.max_tokens or 0 for kind in kinds]))
+        max_tokens = np.array([kind.max_tokens or 0 for kind in kinds])
+        asks = np.array([kind.model in (None, model.name) for kind in kinds])
+        with own_code(type(self.traffic)):
+            sample = self.traffic.sample()
+        return served(sample, engine, max_tokens, asks)
 
     @model_validator(mode="after")
     def _fleet_can_be_held(self) -> Self:
@@ -216,6 +231,19 @@ class Experiment(Study):
     def _measures_something(self) -> Self:
         if isinstance(self.traffic, Generated) and (mistake := self.window_mistake()):  # others would have to read their file
             raise ValueError(mistake)
+        return self
+
+    @model_validator(mode="after")
+    def _models_are_told_apart(self) -> Self:
+        for name, kind in self.classes.items():
+            if kind.model not in (None, *self.models):
+                raise ValueError(f"classes.{name}.model: no pool serves {kind.model}; served: {', '.join(self.models)}")
+        silent = [name for name in self.traffic.class_names if self.classes.get(name, RequestKind()).model is None]
+        if len(self.models) > 1 and silent:
+            raise ValueError(
+                f"pools: they serve {' and '.join(self.models)}, and classes.{silent[0]}.model does not say which of them "
+                "its requests ask for"
+            )
         return self
 
     @model_validator(mode="after")

@@ -23,7 +23,7 @@ class _Word:
 
     def check(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text):
-            raise ValueError(f"must be {self.allowed}, given '{bounded(text)}'")
+            raise ValueError(f"must be {self.allowed}, given {bounded(repr(text))}")
         if len(text) > LONGEST_NAME:
             raise ValueError(f"must have at most {LONGEST_NAME} characters, given {len(text):,}: {bounded(text, 40)}")
         return text

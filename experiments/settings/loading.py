@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +22,15 @@ from experiments.settings.wording import shown
 from experiments.settings.yaml_files import located, parse_yaml, read_config
 from experiments.tasks import TASKS, schema_of
 from sim.errors import ConfigError
+from sim.limits import MAX_SEED
 
 SMOKE_REQUESTS = 2000
 SMOKE_INTERVAL_S = 5.0
 MOST_LINES = 50
 """Mistakes of one file that are told at once."""
+
+MOST_POINTS = 10_000
+"""Combinations of one sweep. Assumption: more are a slip; 10,000 small runs take some hours."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,8 @@ def _seeds(data: dict[str, Any], seed: int | None, smoke: bool, lines: list[str]
         return [data.get("seed", 1)]
     if "seed" in data:
         lines.append("seeds: give either seed or seeds")
-    if not isinstance(seeds, list) or not seeds or not all(type(one) is int and one >= 0 for one in seeds):
-        lines.append(f"seeds: must be a list of whole numbers from 0 up, given {shown(seeds)}")
+    if not isinstance(seeds, list) or not seeds or not all(type(one) is int and 0 <= one <= MAX_SEED for one in seeds):
+        lines.append(f"seeds: must be a list of whole numbers from 0 to {MAX_SEED:,}, given {shown(seeds)}")
         return [1]
     if len(set(seeds)) < len(seeds):
         lines.append(f"seeds: each seed once, given {shown(seeds)}")
@@ -167,7 +172,12 @@ def _sweep(data: dict[str, Any], lines: list[str]) -> Mapping[str, list[Any] | M
             lines.append(f"sweep.{dotted}: must be a list of values, or a mapping of names to values, given {shown(values)}")
         elif dotted in ("seed", "seeds", "name", "kind", "sweep"):
             lines.append(f"sweep.{dotted}: cannot be swept{'; use seeds: [...]' if 'seed' in dotted else ''}")
-    return {dotted: values for dotted, values in sweep.items() if isinstance(values, (list, Mapping))}
+    axes = {dotted: values for dotted, values in sweep.items() if isinstance(values, (list, Mapping))}
+    num_points = math.prod(len(values) for values in axes.values())
+    if num_points > MOST_POINTS:
+        lines.append(f"sweep: has {num_points:,} combinations; at most {MOST_POINTS:,} are run")
+        return {}
+    return axes
 
 
 def _drafts(

@@ -1,22 +1,29 @@
 """The `router` section of a config: which policy, its options, and how old the loads are that it sees."""
 
 import inspect
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, SerializeAsAny
+from pydantic import AfterValidator, Field, SerializeAsAny
 
 import routers
 from experiments.settings.kinds import KindOf
 from experiments.settings.outside import guarded
 from routers import RouterKind, is_compiled
 from routers.pick import Choose
+from sim.limits import MIN_INTERVAL_S
 from sim.params import Params
+
+
+def _long_enough(seconds: float) -> float:
+    if 0 < seconds < MIN_INTERVAL_S:
+        raise ValueError(f"must be 0, or at least {MIN_INTERVAL_S}, given {seconds}")
+    return seconds
 
 
 class Snapshots(Params):
     """What a router sees of its replicas, whatever its kind."""
 
-    scrape_interval_s: float = Field(
+    scrape_interval_s: Annotated[float, AfterValidator(_long_enough)] = Field(
         default=0.0,
         ge=0,
         le=3600,

@@ -22,7 +22,7 @@ SHORTEST_S = 1e-9
 
 
 class DeviceTime(Params):
-    """The device's part of a step, as DESIGN section 4 has it.
+    """The device's part of a step, as docs/design.md has it (A step's time).
 
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
     M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes

@@ -1,4 +1,4 @@
-"""Fits the step-time form of DESIGN section 4 to recorded steps, and says how good the fit is."""
+"""Fits the step-time form of docs/design.md to recorded steps, and says how good the fit is."""
 
 from dataclasses import dataclass, replace
 

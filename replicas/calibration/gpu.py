@@ -121,8 +121,8 @@ class GpuCalibration(Params):
 
         Attention computes in fp8 where its cache is fp8, whatever the weights are.
 
-        Source: DESIGN section 4, each peak times its efficiency. There an all-reduce is a ring of messages; vLLM's own kernel,
-        which it prefers between GPUs with NVLink, takes 4 to 6 us up to 16 KiB whether they are two or eight
+        Source: docs/design.md, A step's time, peaks times efficiencies. There an all-reduce is a ring of messages; vLLM's own
+        kernel, which it prefers between GPUs with NVLink, takes 4 to 6 us up to 16 KiB whether they are two or eight
         (aiconfigurator's custom_allreduce_perf). With kernel times a step is the sum of its kernels.
 
         Raises:

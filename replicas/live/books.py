@@ -54,25 +54,29 @@ class Books:
 
     def segments(self, i: int) -> Any:
         """Returns what the traffic says of the tokens of request `i`: (n,) SEGMENT."""
-        fleet = self._fleet()
+        fleet, sequence = self._fleet(), self._sequence(i)
         if fleet.sequences.size == 1:
             return fleet.segments[:0]
-        sequence = fleet.sequences[i & (fleet.sequences.size - 1)]
         numbers = np.arange(sequence.first_segment, sequence.first_segment + sequence.num_segments)
         return fleet.segments[numbers & (fleet.segments.size - 1)]
 
     def take_new(self) -> list[int]:
         """Returns the waiting requests that the engine has not been given, oldest first, and takes them as given.
 
-        Routers put new requests at the back and `preempt` puts old ones at the front, so the look ends at the first known one.
+        Routers put new requests at the back of a line and `preempt` puts old ones at the front, so the look ends at the first
+        known one.
         """
         found = []
-        i = int(self.replica.waiting.tail)
-        while i != NONE and i not in self._in_engine:
-            found.append(i)
-            i = int(self.request(i).previous)
+        for line in self._lines:
+            i = int(line.queue.tail)
+            while i != NONE and i not in self._in_engine:
+                found.append(i)
+                i = int(self.request(i).previous)
+        found.reverse()
+        if len(self._lines) > 1:
+            found.sort(key=lambda i: int(self._sequence(i).place))
         self._in_engine.update(found)
-        return found[::-1]
+        return found
 
     def sleep(self) -> None:
         """Takes the replica out of the data plane's calendar: it never runs a step of a live one."""
@@ -112,12 +116,17 @@ class Books:
         replica.last_step_ended_at_s = now_s
         self.load.num_free_blocks = step.num_free_blocks[1]
 
-    def recount(self) -> tuple[int, int, int, int]:
-        """Walks the lists again: running, waiting, computed tokens of the running, tokens of the waiting."""
+    def recount(self) -> tuple[int, int, int, int, int]:
+        """Walks the lists again.
+
+        Returns:
+            Running, waiting, computed tokens of the running, tokens of the waiting, prompt tokens of those without a token.
+        """
         running = [self.request(i) for i in self._walk(self.replica.running.head)]
-        waiting = [self.request(i) for i in self._walk(self.replica.waiting.head)]
+        waiting = [self.request(i) for line in self._lines for i in self._walk(line.queue.head)]
         computed = sum(int(one.num_computed_tokens) for one in running)
-        return len(running), len(waiting), computed, sum(_known_tokens(one) for one in waiting)
+        before_first = sum(int(one.num_prompt_tokens) for one in running + waiting if np.isnan(one.first_token_at_s))
+        return len(running), len(waiting), computed, sum(_known_tokens(one) for one in waiting), before_first
 
     def _walk(self, head: int) -> Iterator[int]:
         i = int(head)
@@ -127,7 +136,7 @@ class Books:
 
     def _admit(self, i: int) -> None:
         request, load = self.request(i), self.load
-        self._remove(self.replica.waiting, i)
+        self._remove(self._line(i), i)
         self._insert(self.replica.running, i, int(self.replica.running.tail))
         load.num_waiting -= 1
         load.waiting_tokens -= _known_tokens(request)
@@ -137,7 +146,10 @@ class Books:
     def _preempt(self, i: int) -> None:
         request, load = self.request(i), self.load
         self._remove(self.replica.running, i)
-        self._insert(self.replica.waiting, i, NONE)
+        clock = self._fleet().clock[0]
+        clock.num_queued += 1
+        self._sequence(i).place = -clock.num_queued
+        self._insert(self._line(i), i, NONE)
         load.num_running -= 1
         load.running_tokens -= int(request.num_computed_tokens)
         load.num_waiting += 1
@@ -160,6 +172,7 @@ class Books:
             return
         if np.isnan(request.first_token_at_s):
             request.first_token_at_s = now_s
+            self.replica.tokens_before_first -= int(request.num_prompt_tokens)
             _count_gaps(fleet, pool, 0.0, num_tokens - 1)
         else:
             _count_gaps(fleet, pool, now_s - float(request.last_token_at_s), 1)
@@ -172,8 +185,10 @@ class Books:
 
     def _leave(self, i: int, status: int, now_s: float) -> None:
         request, load, fleet = self.request(i), self.load, self._fleet()
+        if np.isnan(request.first_token_at_s):
+            self.replica.tokens_before_first -= int(request.num_prompt_tokens)
         if request.phase == WAITING:
-            self._remove(self.replica.waiting, i)
+            self._remove(self._line(i), i)
             load.num_waiting -= 1
             load.waiting_tokens -= _known_tokens(request)
         else:
@@ -187,6 +202,18 @@ class Books:
         request.phase, request.status, request.finished_at_s = GONE, status, now_s
         fleet.clock[0].num_ended += 1
         _count_in_system(fleet.clock[0], -1, now_s)
+
+    @property
+    def _lines(self) -> Any:
+        return self._fleet().lines[self.slot]
+
+    def _line(self, i: int) -> Any:
+        """Returns the line in which request `i` waits. Nothing holds it up: live engines serve no adapters and no grammars."""
+        return self._lines[self._fleet().line_of[self.request(i).class_id]].queue
+
+    def _sequence(self, i: int) -> Any:
+        sequences = self._fleet().sequences
+        return sequences[i & (sequences.size - 1)]
 
     def _insert(self, queue: Any, i: int, before: int) -> None:
         """Puts request `i` right behind `before`; `NONE` stands for the front. As `replicas.queues.insert_after`."""

@@ -170,8 +170,8 @@ class LivePlane(DataPlane):
         """Counts the engines' sums anew; the blocks of live ones are counted by their own audit."""
         counts = super().recounts()
         for slot, replica in self.live.items():
-            running, waiting, computed, waiting_tokens = replica.books.recount()
+            running, waiting, computed, waiting_tokens, before_first = replica.books.recount()
             load = self.fleet.loads[slot]
             held = int(load.num_usable_blocks) - int(load.num_free_blocks)
-            counts[slot] = running, waiting, held, computed, waiting_tokens
+            counts[slot] = running, waiting, held, computed, waiting_tokens, before_first
         return counts

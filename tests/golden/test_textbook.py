@@ -1,4 +1,4 @@
-"""Every number of the two texts, T01 to T42, through the public API; and the page that shows them."""
+"""Every number of the two texts of docs/sources.md, T01 to T42, through the public API; and the page that shows them."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""The numbers of the two texts beside ours: `python -m tests.golden.textbook > docs/textbook.md` (`make docs`).
+"""The two texts' numbers (docs/sources.md) beside ours: `python -m tests.golden.textbook > docs/textbook.md` (`make docs`).
 
 Each row states the text's number and its tolerance and computes ours through the public classes, never from a formula of its
 own; tests/golden/test_textbook.py checks them. The textbook's machine: H100 of 80 GB, 3.35 TB/s, 989 TFLOP/s bf16, 450 GB/s
@@ -205,8 +205,9 @@ ROWS = (
 
 INTRODUCTION = """# The texts' numbers, and ours
 
-Made by `make docs`; tests/golden/test_textbook.py holds every row. "tolerance" is what the row may be off, and is no more than
-the rounding of the text's own figure. *Simulated* rows go through the whole simulator, the others are closed forms.
+The numbers of [two texts](sources.md). Made by `make docs`; tests/golden/test_textbook.py holds every row. "tolerance" is what
+the row may be off, and is no more than the rounding of the text's own figure. *Simulated* rows go through the whole simulator,
+the others are closed forms.
 
 | id | quantity | text | ours | off by | tolerance | how it was obtained |
 |---|---|---|---|---|---|---|

@@ -114,7 +114,7 @@ def served(load: float, prompt: dict[str, Any], output: dict[str, Any], **option
     full = mixed_capacity(engine[0], PROMPT, OUTPUT)
     assert full is not None
     rate_per_s = load * full.requests_per_s
-    fields = {"rate_per_s": rate_per_s, "duration_s": 1e9, "limit": NUM_SERVED, "lengths": {"prompt": prompt, "output": output}}
+    fields = {"rate_per_s": rate_per_s, "duration_s": 1e8, "limit": NUM_SERVED, "lengths": {"prompt": prompt, "output": output}}
     rows = np.concatenate(list(KINDS["poisson"].model_validate(fields).stream(1).chunks()))
     found, steps = simulate(rows, engine, 1, ROUTER.parse({"kind": "round_robin"}), 1)
     counted = found[NUM_SERVED // 10 : -NUM_SERVED // 10]  # neither filling up nor running dry

@@ -1,4 +1,4 @@
-"""T37: CPU work behind the GPU's instead of after it. The first text's trace is not given; direction and size are held here.
+"""T37: CPU work behind the GPU's instead of after it. Its trace (docs/sources.md [1]) is not given; direction and size are.
 
 The text's 120 requests at 40/s: median TPOT 10.3 -> 7.9 ms, median TTFT 86 -> 44 ms. configs/cpu_overlap.yaml has the same
 GPU, model, rate and CPU times; its lengths (900 and 150 tokens on average) and the budget of 512 are ours, chosen so that

@@ -144,7 +144,7 @@ def test_the_shortest_queue_comes_close_to_one_line_and_each_step_less_of_sight_
     assert means[0].mean - 4 * means[0].standard_error > pooled_s
     for better, worse in itertools.pairwise(means):
         assert better.mean + 4 * better.standard_error < worse.mean - 4 * worse.standard_error
-    # "Comes close to the shared queue" (the first text, Queues): it keeps nine tenths of what pooling gains.
+    # "Comes close to the shared queue" (docs/sources.md [1], Queues): it keeps nine tenths of what pooling gains.
     gained = (mm1(0.8, 1.0).sojourn_s - means[0].mean) / (mm1(0.8, 1.0).sojourn_s - pooled_s)
     assert gained > 0.9
 

@@ -58,7 +58,7 @@ def test_mistakes_exit_with_2_and_no_traceback(config: Path, capsys: pytest.Capt
     [
         (["--smok"], "no option '--smok'; did you mean --smoke?"),
         (["--jobs", "0", "x.yaml"], "must be a whole number from 1 up, given '0'"),
-        (["--seed", "-1", "x.yaml"], "must be a whole number from 0 up, given '-1'"),
+        (["--seed", "-1", "x.yaml"], "must be a whole number from 0 to 9,223,372,036,854,775,807, given '-1'"),
     ],
 )
 def test_wrong_options_exit_with_2(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,28 +1,37 @@
-"""Each invariant of DESIGN section 8, broken on purpose: `check` has to notice, and to say which.
+"""Each invariant of docs/design.md, broken on purpose: `check` has to notice, and to say which.
 
 Most are broken after a healthy run, where one fact is changed that other facts contradict; some by an engine, a router or a
 fleet that really misbehaves.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import routers
 import sim.invariants
+from experiments.plans import trial
+from experiments.served import simulated
+from experiments.settings.router import Router
 from replicas.data_plane import set_now
+from replicas.plane import DataPlane
+from routers.pick import router
 from sim.errors import InvariantError
 from sim.invariants import NAMES, Audit, check
 from sim.records import FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED
 from tests.fleets import Constant, Ran, arrivals, engine, run
+from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
+from tests.unit.test_served import read
 
 
 def a_run() -> Ran:
     """Two replicas, small caches, 20 requests: some preempted, the first refused; every invariant holds."""
     rows = [(0.0, 500, 1), *((0.01 * i, 20, 30) for i in range(20))]
     tight = engine(block_size=4, num_usable_blocks=30, max_num_seqs=8, max_model_len=200, scheduler_reserve_full_isl=0)
-    return run(arrivals(rows), tight, replicas=2, checked=False)
+    return run(arrivals(rows), tight, replicas=2)
 
 
 def checked(ran: Ran, **facts: Any) -> list[str]:
@@ -78,14 +87,28 @@ def finish_without_a_first_token(ran: Ran) -> None:
     changed(ran, 5, first_token_at_s=NEVER)
 
 
+def look_again(ran: Ran) -> None:
+    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts(), ran.plane.recount_unrouted())
+
+
 def leak_a_block(ran: Ran) -> None:
     ran.plane.fleet.loads.num_free_blocks[1] -= 1
-    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts())
+    look_again(ran)
 
 
 def count_a_waiting_request_too_many(ran: Ran) -> None:
     ran.plane.fleet.loads.num_waiting[1] += 1
-    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts())
+    look_again(ran)
+
+
+def count_a_prompt_that_has_its_first_token(ran: Ran) -> None:
+    ran.plane.fleet.replicas.tokens_before_first[1] += 20
+    look_again(ran)
+
+
+def count_a_request_that_waits_for_no_replica(ran: Ran) -> None:
+    ran.plane.fleet.unrouted[0] += (0, 0, 1)
+    look_again(ran)
 
 
 def run_one_sequence_too_many(ran: Ran) -> None:
@@ -126,7 +149,7 @@ def keep_a_request_in_the_system_longer_than_it_was(ran: Ran) -> None:
 
 def scrape_the_future(ran: Ran) -> None:
     ran.plane.fleet.clock[0].scraped_at_s = ran.plane.fleet.clock[0].now_s + 1.0
-    ran.simulation.audit.look(ran.plane.fleet, ran.plane.recounts())
+    look_again(ran)
 
 
 def bill_a_second_twice(ran: Ran) -> None:
@@ -155,6 +178,8 @@ BREAKS: list[tuple[int, Callable[[Ran], None]]] = [
     (3, finish_without_a_first_token),
     (4, leak_a_block),
     (4, count_a_waiting_request_too_many),
+    (4, count_a_prompt_that_has_its_first_token),
+    (4, count_a_request_that_waits_for_no_replica),
     (5, run_one_sequence_too_many),
     (5, batch_one_token_too_many),
     (5, have_more_in_flight_than_the_client_may),
@@ -187,13 +212,14 @@ def test_order_of_instants_names_the_first_request() -> None:
         checked(ran)
 
 
+@router
+def thief(loads: Any, candidates: Any, request: Any, state: Any) -> int:
+    loads[candidates[0]].num_free_blocks -= np.int32(request[0].id == 0)
+    return int(candidates[0])
+
+
 def test_4_a_router_that_takes_a_block_is_caught_while_it_runs() -> None:
-    """The router is shown the live loads and writes to them; the next recount, a tick of the timeline later, sees it."""
-
-    def thief(loads: Any, candidates: Any, request: Any, state: Any) -> int:
-        loads[candidates[0]].num_free_blocks -= int(request[0].id == 0)
-        return int(candidates[0])
-
+    """A compiled router can write to the loads that it is shown; the next recount, a tick of the timeline later, sees it."""
     with pytest.raises(InvariantError, match="invariant 4"):
         run(arrivals([(0.0, 10, 50)]), router=thief, timeline_interval_s=0.1)
 
@@ -203,6 +229,34 @@ def test_6_an_engine_that_idles_beside_its_queue_is_caught() -> None:
     stuck = engine(enable_chunked_prefill=0, max_num_batched_tokens=8)
     with pytest.raises(InvariantError, match="invariant 6"):
         run(arrivals([(0.0, 10, 1)]), stuck, max_drain_s=10.0)
+
+
+RECOUNTS = DataPlane.recounts
+
+
+def miscounted(plane: DataPlane) -> Any:
+    """Recounts, with a request more in every engine than there is."""
+    counts = RECOUNTS(plane)
+    counts[:, 0] += 1
+    return counts
+
+
+def test_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A simulation, a plan's trial, and a served result that is simulated again: by a fit, or to say how far off it is."""
+    write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
+    (served,) = read(tmp_path, row(2.0, out_len={"requested": 3}))
+    choice = Router(kind="least_tokens", options=routers.KINDS["least_tokens"].options())
+    doors: list[Callable[[], Any]] = [
+        lambda: run(arrivals([(0.0, 10, 5)])),
+        lambda: trial.simulate(arrivals([(0.0, 10, 5)]), engine(), 1, choice, seed=1),
+        lambda: simulated.simulate(served, str(tmp_path / "gpu.yaml"), 0.0, 1),
+    ]
+    for door in doors:
+        door()
+    monkeypatch.setattr(DataPlane, "recounts", miscounted)
+    for door in doors:
+        with pytest.raises(InvariantError, match="invariant 4: replicas whose gauges differ"):
+            door()
 
 
 def test_10_an_undeclared_oracle_is_caught() -> None:
@@ -219,7 +273,7 @@ def test_10_a_router_that_could_see_output_lengths_is_caught(monkeypatch: pytest
 
 def test_12_requests_left_hanging_are_caught_unless_the_run_was_cut() -> None:
     """No replica ever comes: the request is in flight at the end, which only a run cut at its drain limit may have."""
-    ran = run(arrivals([(0.0, 10, 1)]), replicas=0, max_replicas=1, autoscaler=Constant(0), max_drain_s=5.0, checked=False)
+    ran = run(arrivals([(0.0, 10, 1)]), replicas=0, max_replicas=1, autoscaler=Constant(0), max_drain_s=5.0)
     assert ran.simulation.is_cut_short
     checked(ran, is_cut_short=True)
     with pytest.raises(InvariantError, match="invariant 12: requests left hanging: 1"):

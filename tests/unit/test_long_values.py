@@ -1,5 +1,6 @@
 """However long what a user gave, a message stays a line that fits on a screen, and still says what is allowed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,17 @@ def test_ten_thousand_mistakes_are_counted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="and 9,950 more mistakes") as caught:
         load(path)
     assert len(str(caught.value).splitlines()) == 51
+
+
+def test_a_sweep_of_millions_is_refused_before_its_runs_are_made(tmp_path: Path) -> None:
+    axes = {"seed_of": list(range(2001)), "traffic.rate_per_s": list(range(1, 2001))}
+    (tmp_path / "x.yaml").write_text(json.dumps({"sweep": axes}))
+    with pytest.raises(ConfigError, match="sweep: has 4,002,000 combinations; at most 10,000 are run"):
+        load(tmp_path / "x.yaml")
+
+
+def test_a_name_of_two_lines_is_told_in_one(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(json.dumps({"name": "two\nlines"}))
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "x.yaml")
+    assert r"name: must be made of letters, digits, _, . and -, given 'two\nlines'" in str(caught.value).splitlines()[0]

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.settings.experiment import Experiment, RequestKind
+from experiments.settings.loading import load as load_runs
 from experiments.wiring import Wiring
 from replicas.catalog import gpu, model
 from replicas.surrogate import Surrogate
@@ -277,3 +278,39 @@ def test_more_classes_than_a_request_can_name_are_refused() -> None:
     classes = [{"name": str(i), "share": 1.0, "lengths": LENGTHS} for i in range(MAX_CLASSES + 1)]
     with pytest.raises(ValidationError, match="classes: 32,768 are given; at most 32,767 are told apart"):
         KINDS["concurrent"](limit=5, classes=classes)
+
+
+# Settings that once hung a run, or failed only when its tables were written
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"router": {"kind": "power_of_d_choices", "d": 2**70}}, "router.d: must be at most 65536"),
+        ({"router": {"kind": "random", "scrape_interval_s": 1e-300}}, "router.scrape_interval_s: must be 0, or at least 0.001"),
+        ({"timeline_interval_s": 1e-9}, "timeline_interval_s: must be at least 0.001"),
+        ({"seed": 2**63}, "seed: must be at most"),
+        ({"seeds": [1, 2**63]}, "seeds: must be a list of whole numbers from 0 to 9,223,372,036,854,775,807"),
+        ({"pool": {"lifecycle": {"provision_s": -20}}}, "pools.main.lifecycle.provision_s: must be at least 0, given -20"),
+        ({"pool": {"lifecycle": {"start_s": -1}}}, "pools.main.lifecycle.start_s: must be at least 0, given -1"),
+        (
+            {"pool": {"autoscaler": {"kind": "queue_target", "interval_s": 1e-12}}},
+            "pools.main.autoscaler.interval_s: must be at least 0.001",
+        ),
+    ],
+)
+def test_a_setting_with_which_a_run_would_not_end_is_refused_at_load(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    pool = {"name": "main", "model": "llama-3.1-8b", "gpu": "h100-sxm", "replicas": {"kind": "surrogate"}}
+    pool |= {"autoscaler": {"kind": "fixed", "replicas": 1}} | change.pop("pool", {})
+    traffic = {"kind": "concurrent", "limit": 5, "lengths": LENGTHS}
+    path = tmp_path / "x.yaml"
+    path.write_text(json.dumps({"traffic": traffic, "router": {"kind": "round_robin"}, "pools": [pool]} | change))
+    with pytest.raises(ConfigError, match=message):
+        load_runs(path)
+
+
+def test_a_block_too_large_for_the_memory_is_named_as_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"2.44e\+08 for two KV blocks of 1,000,000,000,000 tokens"):
+        Surrogate(block_size=10**12).engine(model("llama-3.1-8b"), gpu("h100-sxm"))

@@ -189,7 +189,7 @@ def test_the_picture_names_the_runs_whose_step_times_are_a_bound(tmp_path: Path,
     plots.day(both, tmp_path / "both.png")
     plots.day(both[:1], tmp_path / "one.png")
     assert notes == ["Step times of roofline are a bound, not a measurement.", ""]
-    assert "*bound*" not in "\n".join(report._page("fitted", both[:1], ""))
+    assert "*bound*" not in "\n".join(report._page("fitted", both[:1], [], ""))
 
 
 def test_a_fit_to_8b_on_one_gpu_that_serves_experts_in_fp8_on_eight_says_so_in_one_line(tmp_path: Path) -> None:

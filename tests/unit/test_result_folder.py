@@ -71,11 +71,11 @@ def test_e25_a_request_holds_blocks_for_its_prompt_and_its_answer() -> None:
 
 def test_r12_a_gauge_has_one_owner_so_a_recount_never_differs() -> None:
     """Requests still in the engine: what it shows equals what a walk over its lists finds."""
-    ran = run_fleet(arrivals([(0.0, 100, 1000)] * 9), engine(max_num_seqs=4), max_drain_s=0.5, checked=False)
+    ran = run_fleet(arrivals([(0.0, 100, 1000)] * 9), engine(max_num_seqs=4), max_drain_s=0.5)
     seen = [row for row in ran.intervals if row["num_running"]]
     assert ran.simulation.is_cut_short
     assert ran.simulation.audit.num_miscounts == ran.simulation.audit.num_lost_blocks == 0
     assert [(row["num_running"], row["num_waiting"]) for row in seen] == [(4, 5)]
-    counts = np.zeros(5, np.int64)
+    counts = np.zeros(6, np.int64)
     recount(ran.plane.fleet, 0, counts)
-    assert counts.tolist() == [0] * 5  # halted at the end
+    assert counts.tolist() == [0] * 6  # halted at the end

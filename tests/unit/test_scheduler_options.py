@@ -247,7 +247,7 @@ def decode_of_64_s(num_adapters: int, **options: Any) -> float:
 
 @pytest.mark.parametrize(("num_adapters", "expected_ms"), [(0, 9.92), (1, 9.95), (64, 11.52)])
 def test_t26_e31_each_distinct_adapter_of_a_step_is_read(num_adapters: int, expected_ms: float) -> None:
-    """The first text's count, section on adapters: 84 MB each, free in FLOPs and not in bytes."""
+    """The count of docs/sources.md [1], section on adapters: 84 MB each, free in FLOPs and not in bytes."""
     assert 1000 * decode_of_64_s(num_adapters) == pytest.approx(expected_ms, abs=0.01)
 
 
@@ -359,7 +359,7 @@ def test_e31_vllm_version_whether_structured_output_goes_ahead(version: str, sch
 
 @pytest.mark.parametrize(("async_scheduling", "expected_s"), [(False, 0.01 + 64 * 40e-6), (True, 0.01)])
 def test_e31_grammar_cpu_s_per_request(async_scheduling: bool, expected_s: float) -> None:
-    """64 masks of 40 us are 2.6 ms of CPU (the first text): after a GPU step of 10 ms, or hidden behind it."""
+    """64 masks of 40 us are 2.6 ms of CPU (docs/sources.md [1]): after a GPU step of 10 ms, or hidden behind it."""
     options: dict[str, Any] = {"grammar_cpu_s_per_request": 40e-6, "async_scheduling": async_scheduling}
     filling = engine({"overhead_s": 0.01}, max_num_seqs=64, max_num_batched_tokens=640, num_gpu_blocks=201, **options)
     constrained, free = (

@@ -178,7 +178,7 @@ def test_what_counts_as_served_is_what_the_door_lets_in(
     limits = engine(num_usable_blocks=num_blocks, max_model_len=max_model_len)
     requests = run(rows, limits, classes=kinds).requests
     is_in = requests.status != REJECTED
-    found = served(rows, limits[0], kinds["max_tokens"])
+    found = served(rows, limits[0], kinds["max_tokens"], np.ones(len(kinds), np.bool_))
     assert found.share == is_in.mean()
     if found.share:
         assert found.mean_prompt_tokens == requests.num_prompt_tokens[is_in].mean()
@@ -188,10 +188,10 @@ def test_what_counts_as_served_is_what_the_door_lets_in(
 
 def test_drafts_need_room_for_their_kv() -> None:
     """16 tokens of KV: a prompt of 10 and an answer of 4 take 13, and three drafts with their lookahead 3 and 1 more."""
-    rows, exact = arrivals([(0.0, 10, 4)]), np.zeros(1, np.int64)
+    rows, exact, asks = arrivals([(0.0, 10, 4)]), np.zeros(1, np.int64), np.ones(1, np.bool_)
     fields = {"num_usable_blocks": 1, "num_speculative_tokens": 3}
-    assert served(rows, engine(**fields)[0], exact).share == 1.0
-    assert served(rows, engine(**fields, num_lookahead_tokens=1)[0], exact).share == 0.0
+    assert served(rows, engine(**fields)[0], exact, asks).share == 1.0
+    assert served(rows, engine(**fields, num_lookahead_tokens=1)[0], exact, asks).share == 0.0
 
 
 def test_a_sample_is_the_same_for_every_seed_and_bounded(tmp_path: Path) -> None:

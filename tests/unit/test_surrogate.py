@@ -115,7 +115,7 @@ def test_kv_heads_fewer_than_gpus_are_repeated() -> None:
 
 
 def test_all_reduces_of_a_dense_layer_are_two() -> None:
-    """DESIGN section 4: 2 L [2 (n-1) alpha + 2 (n-1)/n tokens d 2 B / B_link], for n = 4, L = 32, d = 4096."""
+    """docs/design.md, A step's time: 2 L [2 (n-1) alpha + 2 (n-1)/n tokens d 2 B / B_link], for n = 4, L = 32, d = 4096."""
     engine = Surrogate(tensor_parallel_size=4, link_latency_s=1e-6, link_efficiency=0.5).engine(SMALL, LARGE)[0]
     assert engine.comm_s == pytest.approx(2 * 32 * 2 * 3 * 1e-6)
     assert engine.comm_s_per_token == pytest.approx(2 * 32 * 2 * 3 / 4 * 4096 * 2 / 225e9)

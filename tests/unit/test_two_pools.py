@@ -1,10 +1,15 @@
 """Two pools of different kinds in one fleet."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
+import yaml
 
 from experiments import run
+from experiments.cli import main
+from sim.errors import ConfigError
 
 CONFIG = """
 traffic:
@@ -53,3 +58,73 @@ def test_what_no_pool_could_serve_is_refused_with_the_reason(tmp_path: Path) -> 
     assert set(refused["class"]) == {"doc"}
     assert set(refused["reason"]) == {"over_max_model_len"}
     assert requests[requests["class"] == "chat"]["status"].eq("finished").all()
+
+
+MODELS = """
+traffic:
+  kind: poisson
+  rate_per_s: 120
+  duration_s: 60
+  classes:
+    - {name: small, share: 3, lengths: {prompt: {kind: fixed, tokens: 500}, output: {kind: fixed, tokens: 50}}}
+    - {name: large, share: 1, lengths: {prompt: {kind: fixed, tokens: 3000}, output: {kind: fixed, tokens: 100}}}
+classes: {small: {model: llama-3.1-8b}, large: {model: llama-3.1-70b}}
+slo: {tpot_s: {p90: 0.05}}
+router: {kind: least_tokens}
+pools:
+  - name: cheap
+    model: llama-3.1-8b
+    gpu: l40s
+    replicas: {kind: surrogate, max_model_len: 4096}
+    autoscaler: {kind: forecast, forecaster: oracle, min_replicas: 1, max_replicas: 40}
+  - name: good
+    model: llama-3.1-70b
+    gpu: h100-sxm
+    replicas: {kind: surrogate, tensor_parallel_size: 4, quantization: fp8, max_model_len: 4096}
+    autoscaler: {kind: forecast, forecaster: oracle, min_replicas: 1, max_replicas: 40}
+"""
+
+
+def test_a_request_goes_to_a_pool_of_its_model_which_is_sized_for_such_requests_alone(tmp_path: Path) -> None:
+    """Beside another model's pool, each has the machines, and the capacity, that it has for its own traffic by itself."""
+    config = tmp_path / "two_models.yaml"
+    config.write_text(MODELS)
+    both = run(config, out=tmp_path, progress=False)
+    requests = both.requests
+    assert (requests["status"] == "finished").all()
+    assert set(zip(requests["class"], requests["pool"], strict=True)) == {("small", "cheap"), ("large", "good")}
+    for name, index, rate_per_s in (("small", 0, 90), ("large", 1, 30)):
+        document = yaml.safe_load(MODELS)
+        kind = document["traffic"].pop("classes")[index]
+        document["traffic"] |= {"rate_per_s": rate_per_s, "lengths": kind["lengths"]}
+        document |= {"classes": {}, "pools": [document["pools"][index]]}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document))
+        alone = run(tmp_path / f"{name}.yaml", out=tmp_path, progress=False)
+        pool = document["pools"][0]["name"]
+        beside = both.timeline[both.timeline["pool"] == pool]
+        assert beside["desired"].max() == alone.timeline["desired"].max() > 1
+        assert beside["capacity_per_s"].max() == pytest.approx(alone.timeline["capacity_per_s"].max(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ("{}", "pools: they serve llama-3.1-8b and llama-3.1-70b, and classes.small.model does not say which of them"),
+        ("{small: {model: llama-3.1-8b}}", "and classes.large.model does not say"),
+        ("{small: {model: qwen3-0.6b}}", "classes.small.model: no pool serves qwen3-0.6b; served: llama-3.1-8b, llama-3.1-70b"),
+    ],
+)
+def test_a_class_that_does_not_say_its_model_or_says_another_is_refused(classes: str, message: str, tmp_path: Path) -> None:
+    document = yaml.safe_load(MODELS) | {"classes": yaml.safe_load(classes)}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        run(tmp_path / "wrong.yaml", out=tmp_path, progress=False)
+
+
+def test_a_pool_whose_model_nobody_asks_for_has_no_capacity_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MODELS.replace("large: {model: llama-3.1-70b}", "large: {model: llama-3.1-8b}")
+    (tmp_path / "unasked.yaml").write_text(text)
+    assert main([str(tmp_path / "unasked.yaml"), "--dry-run"]) == 0
+    assert "no capacity: none of the traffic's requests asks for its model" in capsys.readouterr().out

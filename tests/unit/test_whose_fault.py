@@ -42,6 +42,16 @@ def nonsense(loads, candidates, request, state):
     return "the first"
 
 
+def scribbles(loads, candidates, request, state):
+    loads["num_waiting"] += 1
+    return candidates[0]
+
+
+def takes(loads, candidates, request, state):
+    candidates[:] = 0
+    return 0
+
+
 class Awkward(Exception):
     def __init__(self, one, two):
         super().__init__(one)
@@ -91,6 +101,11 @@ class Nothing(Autoscaler):
         return lambda view: None
 
 
+class NotANumber(Autoscaler):
+    def policy(self, known_rate, seed):
+        return lambda view: Wanted(1 if view.now_s < 1 else float("nan"))
+
+
 class Text(Autoscaler):
     def policy(self, known_rate, seed):
         return lambda view: Wanted("two")
@@ -128,6 +143,8 @@ class Known(Traffic):
             rows["num_prompt_tokens"][2] = 0
         if self.how == "class":
             rows["class_id"][2] = 1
+        if self.how == "none":
+            return
         yield [1, 2] if self.how == "list" else rows
 '''
 
@@ -178,6 +195,8 @@ ANSWERED = "TypeError: a policy answers Wanted(replicas, reason), a number and a
         (routed("raises"), "theirs:raises: KeyError: 'no such key' (theirs.py, line 12)"),
         (routed("leaves"), "theirs:leaves: SystemExit: 7 (theirs.py, line 17)"),
         (routed("nonsense"), "router theirs:nonsense: chose 'the first' for request 0; the candidates are [0, 1]"),
+        (routed("scribbles"), "theirs:scribbles: ValueError: output array is read-only (theirs.py, line {scribbled})"),
+        (routed("takes"), "theirs:takes: ValueError: assignment destination is read-only (theirs.py, line {took})"),
         (routed("unpicklable"), "theirs:unpicklable: Awkward: not to be sent (theirs.py, line {awkward})"),
         (routed("compiled"), "theirs:compiled: ValueError: no room (theirs.py, line {compiled})"),
         (routed("beyond"), "theirs:beyond: IndexError: index "),
@@ -187,11 +206,12 @@ ANSWERED = "TypeError: a policy answers Wanted(replicas, reason), a number and a
         (scaled("Text"), f"theirs:Text: {ANSWERED} Wanted(replicas='two', reason='')"),
         (scaled("Signature"), "theirs:Signature: TypeError: Signature.policy() takes 1 positional argument but 3 were given"),
         (sent("raises"), "theirs:Known: LookupError: no traffic today (theirs.py, line {traffic})"),
-        (sent("unsorted"), "theirs:Known: its arrivals must be sorted, finite instants from 0 s up"),
-        (sent("nan"), "theirs:Known: its arrivals must be sorted, finite instants from 0 s up"),
-        (sent("empty prompt"), "theirs:Known: its arrivals must have at least one token (a num_prompt_tokens is 0)"),
-        (sent("class"), "theirs:Known: its arrivals must have a class_id from 0 to 0"),
-        (sent("list"), "theirs:Known: "),
+        (sent("unsorted"), "traffic: request 4: arrived_at_s is 3, before an earlier request's"),
+        (sent("nan"), "traffic: request 2: arrived_at_s is nan; allowed: 0.0 to"),
+        (sent("empty prompt"), "traffic: request 2: num_prompt_tokens is 0; allowed: 1 to"),
+        (sent("class"), "traffic: request 2: class_id is 1; allowed: 0 to 0, as class_names has names"),
+        (sent("list"), "traffic: arrivals must be rows of sim.records.ARRIVAL, given list of no dtype"),
+        (sent("none"), "traffic: it has no request"),
     ],
 )
 def test_own_code_that_fails_in_the_run_fails_as_the_users(
@@ -199,6 +219,8 @@ def test_own_code_that_fails_in_the_run_fails_as_the_users(
 ) -> None:
     places = {
         "awkward": line_of('    raise Awkward("not to be sent", 2)'),
+        "scribbled": line_of('    loads["num_waiting"] += 1'),
+        "took": line_of("    candidates[:] = 0"),
         "compiled": line_of('        raise ValueError("no room")'),
         "divided": line_of("        return lambda view: Wanted(1 / (view.now_s - 15.0))"),
         "tick": line_of('            raise Awkward("at the tick", 2)'),
@@ -208,6 +230,17 @@ def test_own_code_that_fails_in_the_run_fails_as_the_users(
     (line,) = capsys.readouterr().err.splitlines()
     assert said.format(**places) in line
     assert not Path("results/day").exists()
+
+
+def test_answers_of_an_autoscaler_that_are_no_numbers_are_said(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(config(scaled("NotANumber")))]) == 0
+    said = "! pool main: 1 answers of its autoscaler were no finite number: dropped"  # at 15 s of 20
+    assert said in capsys.readouterr().out
+
+
+def test_an_out_where_no_folder_can_be_made_is_said(config: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(config()), "--out", "/proc/results"]) == 2
+    assert capsys.readouterr().err == "/proc/results: no folder can be made there; choose another --out\n"
 
 
 def test_own_traffic_that_is_right_runs(config: Any) -> None:
