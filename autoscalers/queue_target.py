@@ -66,7 +66,7 @@ class Owed:
         if self._works_off and arrived_per_s is not None and view.replica_requests_per_s is not None:
             share_left = self._share_left(view, num_asked, arrived_per_s, view.replica_requests_per_s)
             in_flight = arrived_per_s / view.replica_requests_per_s * capacity  # tokens that the arrivals alone keep there
-            left = min(load, max(load * share_left, in_flight))
+            left = max(load * share_left, in_flight)
             needed = max(num_asked, self._number(left, capacity))
             if needed < number:
                 number, reason = needed, f"{reason}, but {left:.0f} one cold start from now: {needed}"

@@ -29,34 +29,79 @@ OPERATORS = (
 )
 
 UNIT = "tests/unit/test_"
-RESULTS = tuple(f"{UNIT}{name}.py" for name in ("results", "result_folder", "report", "percentiles", "metrics", "replications"))
-TRAFFIC = ("tests/contract/test_traffic_kinds.py", f"{UNIT}traffic_rates.py", f"{UNIT}generated_traffic.py")
-FLEETS = (f"{UNIT}fleet_cases.py", f"{UNIT}two_pools.py", f"{UNIT}data_parallel.py", "tests/theory/test_cold_start_lag.py")
-FITTED = tuple(f"{UNIT}{name}.py" for name in ("outside_the_fit", "calibrated", "gpu_calibration", "kernel_times"))
+THEORY = "tests/theory/test_"
+
+
+def unit(*names: str) -> tuple[str, ...]:
+    """Files of unit tests, by their short names."""
+    return tuple(f"{UNIT}{name}.py" for name in names)
+
+
+FITTED = unit("outside_the_fit", "calibrated", "gpu_calibration", "kernel_times")
+FLEETS = (*unit("fleet_cases", "two_pools", "scaling_in_a_fleet", "data_parallel"), f"{THEORY}cold_start_lag.py")
+PLANS = unit("plan", "plan_answers")
+POLICIES = (*unit("autoscalers", "forecast"), "tests/contract/test_autoscaler_kinds.py", "tests/property/test_autoscaler_limits.py")
+KINDS_OF_TRAFFIC = "tests/contract/test_traffic_kinds.py"
+RATES = (*unit("traffic_rates", "generated_traffic"), f"{THEORY}arrivals.py", "tests/property/test_traffic_properties.py")
+DRAWN = (*RATES, *unit("length_laws"), KINDS_OF_TRAFFIC)
+READ = (*unit("recorded_traffic", "mooncake", "number_bounds", "long_values"), KINDS_OF_TRAFFIC)
+WRITTEN = unit("results", "summary_scopes", "attainment", "measured_window", "replay")
 
 TESTS = {
-    "autoscalers/*.py": (f"{UNIT}autoscalers.py", f"{UNIT}forecast.py", "tests/contract/test_autoscaler_kinds.py"),
+    "autoscalers/*.py": POLICIES,
     "experiments/calibrated.py": FITTED,
-    "experiments/results/*.py": RESULTS,
-    "planning/*.py": (f"{UNIT}planning*.py", f"{UNIT}queueing.py", "tests/golden/test_textbook.py"),
+    "experiments/plans/*.py": PLANS,
+    "experiments/plans/demand.py": (*PLANS, *unit("served_capacity")),
+    "experiments/plans/fleets.py": (*PLANS, *unit("outside_the_fit")),
+    "experiments/results/*.py": WRITTEN,
+    "experiments/results/asked.py": unit("asked", "replay"),
+    "experiments/results/shortage.py": unit("shortage"),
+    "experiments/results/step_trace.py": unit("step_trace"),
+    "experiments/results/targets.py": (*WRITTEN, *unit("timeline")),
+    "experiments/results/timeline.py": unit("timeline", "results", "attainment"),
+    "planning/*.py": (*unit("planning", "pipeline"), "tests/golden/test_textbook.py", "tests/property/test_model_cache.py"),
     "replicas/calibration/fitted.py": FITTED,
     "replicas/calibration/gpu.py": FITTED,
     "replicas/calibration/kernel_times.py": FITTED,
-    "replicas/catalog.py": (f"{UNIT}catalog.py", f"{UNIT}outside_the_fit.py"),
-    "replicas/links.py": (f"{UNIT}surrogate.py", f"{UNIT}data_parallel.py", f"{UNIT}kernel_profiles.py"),
-    "replicas/roofline.py": (f"{UNIT}surrogate.py", "tests/golden/test_textbook_steps.py", f"{UNIT}step_time.py"),
-    "sim/metrics.py": (f"{UNIT}metrics.py", f"{UNIT}results.py"),
-    "sim/percentiles.py": (f"{UNIT}percentiles.py",),
+    "replicas/catalog.py": unit("catalog", "outside_the_fit"),
+    "replicas/links.py": unit("surrogate", "data_parallel", "kernel_profiles"),
+    "replicas/roofline.py": (*unit("surrogate", "step_time"), "tests/golden/test_textbook_steps.py"),
+    "routers/*.py": ("tests/contract/test_router_kinds.py",),
+    "sim/invariants.py": unit("invariants"),
+    "sim/metrics.py": unit("metrics", "results", "attainment"),
+    "sim/percentiles.py": unit("percentiles"),
     "sim/pool.py": FLEETS,
-    "traces/drawn.py": TRAFFIC,
-    "traces/diurnal.py": TRAFFIC,
-    "traces/generated.py": TRAFFIC,
-    "traces/length_laws.py": (f"{UNIT}length_laws.py",),
-    "traces/prefixes.py": (f"{UNIT}shared_tokens.py",),
-    "traces/rates.py": TRAFFIC,
-    "traces/reuse.py": (f"{UNIT}reuse.py",),
+    "sim/queueing.py": (*unit("queueing", "planning"), "tests/golden/test_textbook.py"),
+    "sim/simulation.py": (*FLEETS, *unit("closed_loops", "invariants", "timeline")),
+    "traces/*.py": READ,
+    "traces/concurrent.py": (*unit("closed_loops"), KINDS_OF_TRAFFIC),
+    "traces/constant.py": RATES,
+    "traces/diurnal.py": DRAWN,
+    "traces/drawn.py": DRAWN,
+    "traces/gamma.py": RATES,
+    "traces/gaps.py": RATES,
+    "traces/generated.py": DRAWN,
+    "traces/ids.py": unit("segments", "shared_tokens", "mooncake"),
+    "traces/length_laws.py": unit("length_laws"),
+    "traces/lengths.py": unit("length_laws"),
+    "traces/mooncake.py": unit("mooncake"),
+    "traces/poisson.py": RATES,
+    "traces/prefixes.py": unit("shared_tokens"),
+    "traces/rates.py": RATES,
+    "traces/replay.py": (*unit("replay"), *READ),
+    "traces/rescaling.py": unit("traffic_rates", "recorded_traffic"),
+    "traces/reuse.py": unit("reuse", "shared_tokens"),
+    "traces/segments.py": unit("segments", "shared_tokens"),
+    "traces/shapes.py": RATES,
+    "traces/traffic.py": (*READ, *unit("generated_traffic", "served_capacity")),
 }
-"""Modules, and the tests meant for them; doctests of the module come along."""
+"""Modules, and the tests meant for them; doctests of the module come along. Of several lines that name it the last counts."""
+
+LEFT_OUT = (
+    "*/__init__.py",
+    *(f"experiments/plans/{name}.py" for name in ("figures", "page", "plots", "progress", "report*", "tables", "run", "config")),
+)
+"""Pages, pictures and tables: of them tests read the words and numbers that matter, not every size."""
 
 
 LARGE = 100.0
@@ -79,15 +124,18 @@ def places(root: Path, only: Sequence[str] = ()) -> list[Place]:
         root: of the project.
         only: modules to keep to, by their paths; none = all.
     """
+    tests_of = {file: tests for pattern, tests in TESTS.items() for file in _matching(root, pattern)}  # the last line counts
+    left_out = {file for pattern in LEFT_OUT for file in _matching(root, pattern)}
     found = []
-    for pattern, tests in TESTS.items():
-        meant = sorted({test.relative_to(root).as_posix() for one in tests for test in root.glob(one)})
-        for path in sorted(root.glob(pattern)):
-            file = path.relative_to(root).as_posix()
-            if (not only or file in only) and path.name != "__init__.py":
-                nodes = list(ast_nodes(get_ast(path.read_text(encoding="utf-8"))))
-                found += [Place(file, *where, (*meant, file)) for where in _places_in(nodes)]
+    for file in sorted(tests_of.keys() - left_out):
+        if not only or file in only:
+            nodes = list(ast_nodes(get_ast((root / file).read_text(encoding="utf-8"))))
+            found += [Place(file, *where, (*tests_of[file], file)) for where in _places_in(nodes)]
     return found
+
+
+def _matching(root: Path, pattern: str) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in root.glob(pattern)]
 
 
 def _places_in(nodes: Sequence[Any]) -> Iterator[tuple[str, int]]:
@@ -117,7 +165,8 @@ def _mutant(root: Path, place: Place) -> Mutant | None:
     changed = mutate_code(source, get_operator(f"core/{place.operator}")(), place.occurrence)
     if changed is None or _parsed(changed) in (None, _parsed(source)):
         return None
-    return Mutant(place.file, changed, lines_that_differ(source, changed), place.tests)
+    is_compiled = "from sim.compiled import" in source
+    return Mutant(place.file, changed, lines_that_differ(source, changed), place.tests, is_compiled)
 
 
 def _parsed(source: str) -> str | None:

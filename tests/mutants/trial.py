@@ -1,19 +1,25 @@
 """Runs the tests meant for a mutant in a copy of the tree: the tree itself is never changed."""
 
+import multiprocessing
 import os
 import queue
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+from tqdm import tqdm
 
 from tests.mutants.mutant import Mutant, Verdict
 from tests.shared import FOLDER
 
-LEFT_BEHIND = (".git", ".venv*", "__pycache__", "results", ".*_cache", ".hypothesis", "*.egg-info", "build")
+LEFT_BEHIND = (".git", ".venv*", ".*_cache", ".hypothesis", "*.egg-info", "results", "build")
+"""At the top: what was made there, not written."""
 
 PATIENCE = 5
 """A mutant may take this many times as long as its tests take without it; then it counts as noticed."""
@@ -23,33 +29,39 @@ LEAST_S = 30.0
 Times = dict[tuple[tuple[str, ...], bool], float]
 """Seconds of a set of tests, compiled or as plain Python."""
 
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(
+    [__name__, *("pandas", "pyarrow.compute", "pyarrow.parquet", "pydantic", "scipy.stats", "simpy")]
+)  # imported once: that takes longer than most sets of tests
+
 
 class Copy:
     """A copy of the tree, to be changed one file at a time."""
 
     def __init__(self, root: Path, place: Path) -> None:
         self.place = place
-        shutil.copytree(root, place, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
+        self.log = place.with_name(f"{place.name}.log")
+        at_top, everywhere = shutil.ignore_patterns(*LEFT_BEHIND), shutil.ignore_patterns("__pycache__")
+        shutil.copytree(root, place, ignore=lambda folder, names: (at_top if Path(folder) == root else everywhere)(folder, names))
 
     def passes(self, tests: Sequence[str], is_compiled: bool, timeout_s: float | None = None) -> bool:
-        """Runs tests in the copy; out of time is not passed."""
-        own = {
+        """Runs tests in the copy; out of time is not passed. `log` has what they printed."""
+        settings = {
             "PYTHONPATH": str(self.place),
             "PYTHONDONTWRITEBYTECODE": "1",  # a change within a second and of equal length would run the old code
             "NUMBA_DISABLE_JIT": "1" if is_compiled else "0",
             "NUMBA_CACHE_DIR": str(self.place.with_name(f"{self.place.name}-compiled")),
             "DAYBREAK_SHARED": str(FOLDER),
         }
-        call = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
-        with subprocess.Popen(
-            call, cwd=self.place, env=os.environ | own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
-        ) as process:
-            try:
-                return process.wait(timeout_s) == 0
-            except subprocess.TimeoutExpired:
-                return False
-            finally:
-                _end(process)
+        process: Any = _SERVER.Process(target=_run, args=(self.place, self.log, settings, tests))
+        process.start()
+        try:
+            process.join(timeout_s)
+            return bool(process.exitcode == 0)
+        finally:
+            if process.exitcode is None:
+                os.killpg(process.pid, 9)
+            process.join()
 
     def judge(self, mutant: Mutant, usual_s: float) -> Verdict:
         """Puts a mutant in, runs its tests, and takes it out again."""
@@ -63,24 +75,36 @@ class Copy:
         return Verdict(mutant, not survives, time.monotonic() - started)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the tests and whatever they started."""
-    if process.poll() is None:
-        os.killpg(process.pid, 9)
+def _run(place: Path, log: Path, settings: Mapping[str, str], tests: Sequence[str]) -> None:
+    """The process of one run: pytest, as if it had been started in the copy."""
+    os.setpgid(0, 0)
+    with log.open("w", encoding="utf-8") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.chdir(place)
+    os.environ.update(settings)
+    numba.config.reload_config()  # type: ignore[attr-defined]
+    ours = {path.stem for path in place.iterdir()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
+        del sys.modules[name]
+    sys.dont_write_bytecode = True
+    sys.path[:] = [str(place), *(folder for folder in sys.path if folder and not (Path(folder) / "tests/mutants").exists())]
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]))
 
 
 def usual_times(copy: Copy, mutants: Sequence[Mutant]) -> Times:
-    """Returns how long each set of tests takes without a mutant, the first run, which compiles, left out.
+    """Returns how long each set of tests takes without a mutant; the first that is compiled compiles, and is run twice.
 
     Raises:
         ValueError: some tests fail, or there are none, without any mutant.
     """
-    found = {}
-    for tests, is_compiled in dict.fromkeys((one.tests, one.is_compiled) for one in mutants):
-        for _ in range(1 if is_compiled else 2):
+    found: Times = {}
+    for tests, is_compiled in tqdm(dict.fromkeys((one.tests, one.is_compiled) for one in mutants), unit="set"):
+        for _ in range(1 if is_compiled or any(not before for _, before in found) else 2):
             started = time.monotonic()
             if not copy.passes(tests, is_compiled):
-                raise ValueError(f"these tests fail without any mutant: {' '.join(tests)}")
+                said = copy.log.read_text(encoding="utf-8")[-2000:]
+                raise ValueError(f"these tests fail without any mutant: {' '.join(tests)}\n{said}")
             found[tests, is_compiled] = time.monotonic() - started
     return found
 

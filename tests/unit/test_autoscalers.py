@@ -164,6 +164,18 @@ def test_tolerance_leaves_small_changes_undone() -> None:
     assert decide([10, 11, 12, 10, 9, 0], **limits, min_replicas=0) == [10, 10, 12, 12, 9, 0]
 
 
+def test_tolerance_is_a_share_of_what_there_is_not_of_what_is_wanted() -> None:
+    """9 -> 10 is a ninth of nine and a tenth of ten; 10 -> 9 the other way round."""
+    assert decide([9, 10], scale_up_tolerance=0.1) == [9, 10]
+    assert decide([10, 9], scale_down_tolerance=0.1) == [10, 10]
+
+
+def test_the_window_remembers_what_the_tolerance_has_left_undone() -> None:
+    """At 100 s nine of ten are tolerated, and so ten is the lowest of the window that growth waits for at 200 s."""
+    limits = {"max_replicas": 10, "scale_down_tolerance": 0.1, "scale_up_stabilization_s": 150.0}
+    assert decide([10, 9, 10], every_s=100, draining=[0, 4, 0], **limits) == [10, 6, 10]
+
+
 def test_tolerance_never_keeps_the_last_replica_nor_holds_back_the_first() -> None:
     assert decide([1, 0, 1], min_replicas=0, scale_up_tolerance=0.9, scale_down_tolerance=0.9) == [1, 0, 1]
 
@@ -298,6 +310,10 @@ def test_fixed_goes_to_its_number_from_another_start() -> None:
     assert [controller.decide(view(15.0 * i)).desired for i in range(2)] == [11, 10]
 
 
+def test_a_fleet_of_none_has_room_for_one() -> None:
+    assert [Fixed(replicas=n).max_machines for n in (0, 1, 7)] == [1, 1, 7]
+
+
 def test_fixed_outside_given_bounds_is_refused_not_clamped() -> None:
     with pytest.raises(ValidationError, match="replicas 100 lies outside min_replicas 0 to max_replicas 64"):
         Fixed(replicas=100, max_replicas=64)
@@ -374,6 +390,64 @@ def test_s28_noise_of_a_few_percent_changes_nothing() -> None:
 def test_s28_the_split_between_two_replicas_does_not_matter() -> None:
     totals = [first(QueueTarget(), running_tokens=a + b) for a, b in [(7000, 3000), (6000, 4000), (7500, 2500)]]
     assert len(set(totals)) == 1
+
+
+def looked_once(warm_buffer: int = 0) -> Policy:
+    """A policy that looked at an idle pool at 0 s. 500 tokens, or half a request/s, are a replica."""
+    policy = QueueTarget(target_utilization=0.5, warm_buffer=warm_buffer).policy(None, 1)
+    assert policy(view(0.0)).replicas == warm_buffer
+    return policy
+
+
+def owing(waiting_tokens: int, running_tokens: int, now_s: float = 15.0, **seen: Any) -> Any:
+    """What it is shown next: a request for every hundred tokens, and one that has arrived in each second."""
+    counts = {"num_waiting": waiting_tokens // 100, "num_running": running_tokens // 100, "num_arrived": round(now_s)}
+    tokens = {"waiting_tokens": waiting_tokens, "running_tokens": running_tokens}
+    return view(now_s, replica_requests_per_s=1.0, **counts, **tokens, **seen)
+
+
+def test_a_queue_that_replicas_ready_and_starting_work_off_in_a_cold_start_asks_for_no_more() -> None:
+    """5,000 tokens are ten replicas. Four do 2 requests/s, one more than arrive: 60 of the 50 owed in a minute.
+
+    What is left is what the arrivals keep in flight: a second of service each, 1,000 tokens.
+    """
+    wanted = looked_once()(owing(4000, 1000, num_ready=2, num_starting=2))
+    assert wanted.replicas == 4
+    assert wanted.reason.endswith("= 10, but 1000 one cold start from now: 4")
+
+
+def test_a_queue_that_they_leave_in_part_asks_for_that_part() -> None:
+    """In 20 s four replicas do 20 of the 50 owed beyond what arrives: 3,000 of the 5,000 tokens are left, six replicas."""
+    assert looked_once()(owing(4000, 1000, num_ready=4, cold_start_s=20.0)).replicas == 6
+
+
+def test_the_warm_buffer_is_on_top_of_what_the_arrivals_keep_in_flight() -> None:
+    """Three do half a request/s beyond what arrives, all of the 50 in 100 s. 1,000 tokens in flight are two, and two warm."""
+    assert looked_once(warm_buffer=2)(owing(4500, 500, num_ready=3, cold_start_s=100.0)).replicas == 4
+
+
+def test_tokens_that_run_on_just_as_many_replicas_as_there_are_leave_the_rest_a_queue() -> None:
+    """2,000 running tokens are the four replicas that there are; 2,500 would be five, and a load and no queue."""
+    assert looked_once()(owing(3000, 2000, num_ready=4)).replicas == 4
+    assert looked_once()(owing(2500, 2500, num_ready=4)).replicas == 10
+
+
+def test_a_queue_that_is_being_worked_off_stays_one_while_more_of_it_runs() -> None:
+    policy = looked_once()
+    assert policy(owing(4000, 1000, num_ready=4)).replicas == 4
+    assert policy(owing(1500, 2500, 30.0, num_ready=4)).replicas == 4  # 2,500 running tokens alone would be five
+
+
+def test_a_load_that_is_just_what_the_replicas_hold_is_no_queue_to_be_worked_off() -> None:
+    policy = looked_once()
+    assert policy(owing(1000, 1000, num_ready=4)).replicas == 4
+    assert policy(owing(2500, 2500, 30.0, num_ready=4)).replicas == 10
+
+
+def test_a_second_look_at_one_instant_knows_no_rate_and_asks_for_all() -> None:
+    policy = looked_once()
+    assert policy(owing(4000, 1000, num_ready=4)).replicas == 4
+    assert policy(owing(4000, 1000, num_ready=4)).replicas == 10
 
 
 @pytest.mark.parametrize("capacity", [0.0, math.nan, math.inf, -1.0])

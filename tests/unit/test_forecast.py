@@ -66,7 +66,8 @@ def test_naive_averages_over_its_window() -> None:
 
 
 def test_target_utilization_leaves_headroom() -> None:
-    assert wanted(decisions(forecast(target_utilization=0.8), cumulated([16], 10.0)))[-1] == 4
+    # 15 requests/s on replicas of 5 are three when they are full
+    assert wanted(decisions(forecast(target_utilization=0.8), cumulated([15], 10.0)))[-1] == 4
 
 
 def test_s22_demand_is_arrivals_not_completions() -> None:
@@ -105,6 +106,16 @@ def test_two_looks_at_one_instant_are_one() -> None:
     for now_s, num_arrived in [(0.0, 0), (0.0, 0), (10.0, 5), (10.0, 20)]:
         seen.observe(now_s, num_arrived)
     assert seen.rate_per_s(0.0, 10.0) == 2.0
+
+
+def test_a_rate_is_that_of_the_part_of_a_span_that_is_remembered() -> None:
+    """10 requests in the first 10 s and 30 in the next; nothing is known from before 0 or after 20."""
+    seen = Arrivals(memory_s=100.0)
+    for now_s, num_arrived in [(0.0, 0), (10.0, 10), (20.0, 40)]:
+        seen.observe(now_s, num_arrived)
+    assert seen.rate_per_s(-10.0, 10.0) == 1.0
+    assert seen.rate_per_s(0.0, 40.0) == 2.0
+    assert seen.rate_per_s(-20.0, -10.0) == seen.rate_per_s(20.0, 30.0) == 0.0
 
 
 def test_memory_of_arrivals_is_bounded() -> None:
@@ -152,7 +163,28 @@ def test_seasonal_naive_averages_past_seasons() -> None:
     assert "seasonal_naive over 2" in decided[-3].reason
 
 
+def test_a_horizon_shorter_than_an_interval_begins_now() -> None:
+    """At 80 s, with 5 s to look ahead: yesterday's rate from 20 s on was 40, and 10 up to then."""
+    decided = wanted(decisions(seasonal(horizon_s=5.0), cumulated(DAY * 2, 10.0)))
+    assert decided[8] == 8
+
+
+def test_windows_cover_all_of_the_time_until_what_is_asked_for_is_ready() -> None:
+    """At 70 s it is ready 15 s on: windows of 10 s from 70, 80 and 85 s; yesterday's only peak is in the second."""
+    day = [10, 10, 40, 10, 10, 10]
+    decided = wanted(decisions(seasonal(), cumulated(day * 2, 10.0), cold_start_s=15.0))
+    assert decided[7] == 8
+
+
+def test_past_rates_are_means_over_the_window_not_the_interval() -> None:
+    """At 60 s, windows of 20 s: yesterday's from 10 s on held 10 and 40 requests/s."""
+    day = [10, 10, 40, 10, 10, 10]
+    decided = wanted(decisions(seasonal(rate_window_s=20.0), cumulated(day * 2, 10.0), cold_start_s=10.0))
+    assert decided[6] == 5
+
+
 def test_horizon_longer_than_a_season_is_refused() -> None:
+    assert seasonal(horizon_s=60.0).horizon_s == 60.0
     with pytest.raises(ValidationError, match="horizon_s 100 looks further ahead than season_s 60"):
         seasonal(horizon_s=100.0)
 
@@ -168,6 +200,11 @@ def test_oracle_sizes_for_the_highest_rate_within_a_cold_start_and_an_interval()
     # looks 70 s ahead, so the interval [80, 90] is first seen from 20 s, last at 80 s
     decided = wanted(decisions(forecast(forecaster="oracle"), [0] * 12, known_rate))
     assert decided == [1, 1] + [10] * 7 + [1] * 3
+
+
+def test_oracle_looks_at_an_interval_that_the_horizon_only_touches() -> None:
+    decided = decisions(forecast(forecaster="oracle", horizon_s=25.0), [0], lambda start_s, end_s: start_s)
+    assert wanted(decided) == [4]  # [20, 30] holds 20 requests/s
 
 
 def test_oracle_asks_for_each_interval_once() -> None:

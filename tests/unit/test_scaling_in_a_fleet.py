@@ -13,7 +13,7 @@ from sim.metrics import NUM_ITL_BINS
 from sim.pool import Pool, PoolSpec
 from sim.records import FINISHED
 from sim.views import PoolView
-from tests.fleets import Constant, Ran, arrivals, engine, run
+from tests.fleets import Constant, Ran, arrivals, classes, engine, run
 from tests.property.strategies import Script
 
 STEP_OF_A_SECOND = engine(overhead_s=1.0)
@@ -113,19 +113,27 @@ def test_tokens_on_a_draining_machine_do_not_bring_it_back() -> None:
 
 def one_of_two_drains() -> tuple[Watched, Ran]:
     watched = Watched(Fixed(replicas=1, initial_replicas=2, max_replicas=2))
-    rows = arrivals([(0.0, 100, 60)] * 4)
+    rows = arrivals([(0.0, 100, 60)] * 5)
     few = engine(overhead_s=1.0, max_num_seqs=1)
     return watched, run(rows, few, router="round_robin", autoscaler=watched, max_replicas=2, timeline_interval_s=20.0)
 
 
 def test_a_policy_sees_what_ready_replicas_hold_and_the_timeline_all_there_is() -> None:
-    """Two on each, one of them waiting; from 15 s on one machine drains."""
+    """Three on one machine and two on the other, all but one of each waiting; from 15 s on the other drains."""
     watched, ran = one_of_two_drains()
     seen = watched.views[2]
-    assert (seen.num_ready, seen.num_draining, seen.num_waiting, seen.num_running) == (1, 1, 1, 1)
-    assert (seen.waiting_tokens, seen.running_tokens) == (100, 100 + 29)  # token 30 comes after the control event
+    assert (seen.num_ready, seen.num_draining, seen.num_waiting, seen.num_running) == (1, 1, 2, 1)
+    assert (seen.waiting_tokens, seen.running_tokens) == (200, 100 + 29)  # token 30 comes after the control event
     row = ran.intervals[1]  # at 40 s
-    assert (row["num_draining"], row["num_waiting"], row["num_running"]) == (1, 2, 2)
+    assert (row["num_draining"], row["num_waiting"], row["num_running"]) == (1, 3, 2)
+
+
+def test_kv_usage_is_the_mean_over_ready_replicas() -> None:
+    """One of two replicas holds 100 + 14 tokens, eight blocks of a hundred, when token 15 is about to come."""
+    watched = Watched(Fixed(replicas=2))
+    few = engine(overhead_s=1.0, num_usable_blocks=100)
+    run(arrivals([(0.0, 100, 30)]), few, autoscaler=watched, max_replicas=2)
+    assert watched.views[1].kv_cache_usage == pytest.approx(0.08 / 2)
 
 
 # --- a cold start's own queue
@@ -216,6 +224,79 @@ def test_the_ready_replica_with_the_fewest_requests_is_let_go_and_of_equals_the_
     assert [machine.draining_at_s for machine in two.simulation.machines] == [None, 10.0]
 
 
+def sent_to(*slots: int) -> Any:
+    """A router in Python that sends the requests to these slots, one after the other."""
+    turns = iter(slots)
+    return lambda loads, candidates, request, state: next(turns)
+
+
+def test_requests_are_counted_as_the_router_counts_them_however_old_its_view() -> None:
+    """The older machine is idle, the younger busy; the scrape of 100 s has shown neither."""
+    ran = run(
+        arrivals([(0.0, 10, 1), (0.0, 10, 100)]),
+        STEP_OF_A_SECOND,
+        router=sent_to(0, 1),
+        scrape_interval_s=100.0,
+        max_replicas=2,
+        autoscaler=Script([2, 1]),
+        interval_s=10.0,
+    )
+    assert [machine.draining_at_s for machine in ran.simulation.machines] == [10.0, None]
+
+
+def test_the_requests_of_all_ranks_of_a_machine_count() -> None:
+    """1 + 3 on the ranks of the first machine, 2 + 0 on those of the second, which goes."""
+    ran = run(
+        arrivals([(0.0, 10, 100)] * 6),
+        engine(overhead_s=1.0, data_parallel_size=2),
+        router=sent_to(0, 1, 1, 1, 2, 2),
+        num_ranks=2,
+        max_replicas=2,
+        autoscaler=Script([2, 1]),
+        interval_s=10.0,
+    )
+    assert [machine.draining_at_s for machine in ran.simulation.machines] == [None, 10.0]
+
+
+def test_a_machine_takes_the_lowest_slot_that_is_free() -> None:
+    """Of three machines the younger two go, the youngest first; the next two take their slots from the lower one up."""
+    ran = run(arrivals([(0.0, 10, 1)]), max_replicas=3, autoscaler=Script([3, 1, 3]), interval_s=10.0, ends_at_s=25.0)
+    assert [machine.slot for machine in ran.simulation.machines] == [0, 1, 2, 1, 2]
+
+
+def test_a_machine_that_has_drained_does_not_take_another_with_it() -> None:
+    """Two drain from 10 s: one is done at 20 s, the other at 40 s."""
+    ran = run(
+        arrivals([(0.0, 10, 20), (0.0, 10, 40), (0.0, 10, 50)]),
+        STEP_OF_A_SECOND,
+        router=sent_to(0, 1, 2),
+        max_replicas=3,
+        autoscaler=Script([3, 1]),
+        interval_s=10.0,
+        ends_at_s=60.0,
+    )
+    ends = {machine.released_at_s: (machine.reason, machine.num_evicted) for machine in ran.simulation.machines}
+    assert ends == {40.0: ("scaled down", 0), 50.0: ("scaled down", 0), 60.0: ("end of run", 0)}
+
+
+@pytest.mark.parametrize(("grammar_s", "last_s"), [(0.0, 40.0), (30.0, 70.0)])
+def test_a_machine_drains_until_the_last_of_its_ranks_is_empty(grammar_s: float, last_s: float) -> None:
+    """One rank is done at 20 s; the other runs to 40 s, or waits for a grammar until 30 s, with an idle device."""
+    ran = run(
+        arrivals([(0.0, 10, 20, 0), (0.0, 10, 40, 1)]),
+        engine(overhead_s=1.0, data_parallel_size=2),
+        router=sent_to(0, 1),
+        classes=classes((0, 0, 0, 0.0), (0, 0, 0, grammar_s)),
+        num_ranks=2,
+        max_replicas=1,
+        autoscaler=Script([1, 0]),
+        interval_s=10.0,
+        ends_at_s=100.0,
+    )
+    [machine] = ran.simulation.machines
+    assert (machine.released_at_s, machine.reason, machine.num_evicted) == (last_s, "scaled down", 0)
+
+
 def test_ranks_that_step_together_drain_together() -> None:
     """Both ranks end their last step at the same time, and are told of once: the machine goes then, not at the timeout."""
     ran = run(
@@ -227,10 +308,11 @@ def test_ranks_that_step_together_drain_together() -> None:
         autoscaler=Script([1, 0]),
         interval_s=10.0,
         drain_timeout_s=600.0,
+        ends_at_s=100.0,
     )
     [machine] = ran.simulation.machines
     assert set(ran.requests.replica.tolist()) == {0, 1}
-    assert (machine.draining_at_s, machine.released_at_s) == (10.0, 20.0)
+    assert (machine.draining_at_s, machine.released_at_s, machine.reason) == (10.0, 20.0, "scaled down")
 
 
 # --- what a pool is shown of its arrivals
@@ -274,6 +356,7 @@ def test_requests_that_no_pool_could_take_yet_have_arrived_at_those_that_could_s
     plane, (short, long) = two_pools(rows, (100, 1000), until_s=1.0)
     assert [pool.view().num_arrived for pool in (short, long)] == [3, 4]
     assert [pool.view().num_waiting for pool in (short, long)] == [3, 4]
+    assert [pool.view().waiting_tokens for pool in (short, long)] == [30, 530]
     plane.open(1, 0, 1.0)
     assert [pool.view().num_arrived for pool in (short, long)] == [0, 4]  # the long one's replica took them all
 
