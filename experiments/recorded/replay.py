@@ -123,4 +123,4 @@ def traffic_of(recording: Recording, scratch: Path) -> dict[str, Any]:
         for (at_s, output, prompt), ids in zip(rows, recording.shared_blocks, strict=True)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return {"kind": "mooncake", "path": str(path), "trace_block_tokens": block_size, "sort_rows": True}
+    return {"kind": "mooncake", "path": str(path), "time_unit": "ms", "trace_block_tokens": block_size, "sort_rows": True}

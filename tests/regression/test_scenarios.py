@@ -142,7 +142,8 @@ def test_autoscaled_ramp_has_replicas_one_cold_start_after_it_asked(runs: Runs) 
     """60 + 20 + 15 + 9 s, and 16.06 GB at 1 GB/s."""
     for _, one in runs("autoscaled_ramp"):
         later = one.replicas[(one.replicas["requested_at_s"] > 0) & one.replicas["ready_at_s"].notna()]
-        assert len(later) >= 4
+        assert len(later) >= 1  # two hold the peak of 5 requests/s at 60 % of 4.4 each, and one was there
+        assert len(one.replicas) < 8  # all there may be: the queue of a cold start would ask for them if it were counted again
         np.testing.assert_allclose(later["ready_at_s"] - later["requested_at_s"], 104 + 2 * PARAMS / 1e9, rtol=1e-4)
         # Who queues on the climb is served when what was asked for before comes: no wait is longer than a cold start.
         assert one.requests["queue_s"].max() < 120.1
