@@ -19,7 +19,7 @@ run: $(READY) compiled
 test: lint compiled
 	$(BIN)/python -m pytest -q -n auto
 
-test-all: test  # and what is slow and rare: 400 random configs, each twice; some five minutes more on two cores
+test-all: test  # and what is slow and rare: 400 random configs, each twice: three minutes of CPU more
 	$(BIN)/python -m tests.campaign --number 400
 
 live: $(LIVE_READY)  # a real engine and its surrogate, side by side; docs/live.md says what it needs
