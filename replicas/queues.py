@@ -76,7 +76,8 @@ def lets_passed_by_go_first(fleet: Fleet, r: int) -> bool:
     """Tells whether requests that were passed by go ahead of all others.
 
     vLLM 0.30 moves them into a queue of their own (`Scheduler.skipped_waiting`), which goes first and which they leave when
-    they are admitted. As they are passed by in order, the two are one queue whose first part is marked.
+    they are admitted. As they are passed by in order, the two are one queue whose first part is marked. SGLang's has no such
+    part, whatever version of vLLM is named.
     """
     engine = fleet.engines[fleet.replicas[r].pool]
     return engine.passed_by_go_first > 0 and engine.schedules_by_priority == 0 and engine.schedules_by_prefix == 0
