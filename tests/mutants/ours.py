@@ -181,9 +181,7 @@ COMPILED = [
         "replicas/speculation.py",
         "if draw >= engine.acceptance_rate:",
         "if draw < engine.acceptance_rate:",
-        OPTIONS,
-        "-k",
-        "acceptance_rate",
+        f"{OPTIONS}::test_e31_num_speculative_tokens_and_acceptance_rate[2-1.0-False]",
     ),
     compiled(
         "replicas/speculation.py",

@@ -85,3 +85,9 @@ def test_a_percentile_is_numpys_linear_one_to_the_bit(values, percents):
     n, found = metrics.percentiles(np.array(values), percents)
     assert n == len(values)
     assert found.tolist() == np.percentile(values, percents).tolist()
+
+
+def test_a_percentile_half_way_between_two_values_is_numpys_to_the_bit():
+    """Reckoned from below, the middle of 0.13 and 8.47 is 4.3; from above, as NumPy does, it is a rounding more."""
+    _, found = metrics.percentiles(np.array([8.47, 0.13]), [50])
+    assert found.tolist() == [4.300000000000001] == [np.percentile([8.47, 0.13], 50)]

@@ -178,6 +178,26 @@ def test_arrivals_count_at_the_windows_start_and_completions_too_and_neither_at_
     assert whole["requests_per_s"] == 0.2  # at 10 and 16 s; the third at 20 s
 
 
+def test_what_was_refused_outside_the_window_is_neither_judged_nor_missing(tmp_path):
+    rows = synthetic.requests(3)
+    rows["arrived_at_s"], rows["status"], rows["reason"] = [5.0, 15.0, 25.0], REJECTED, 1
+    whole = leave(tmp_path, rows, measure_start_s=10.0, measure_end_s=20.0)["all"]
+    assert (whole["requests"]["arrived"], whole["judged"], whole["attainment"]) == (1, 1, 0.0)
+    assert (whole["ttft_s"]["missing"], whole["tpot_s"]["missing"]) == (1, 1)
+
+
+def test_tokens_of_requests_that_did_not_finish_are_no_throughput(tmp_path):
+    rows = synthetic.finished([10.0, 11.0], 0.1, 0.01, num_output_tokens=50)
+    rows["status"][1], rows["reason"][1], rows["num_generated_tokens"][1] = FAILED, 1, 20
+    whole = leave(tmp_path, rows)["all"]
+    assert (whole["requests_per_s"], whole["output_tokens_per_s"], whole["input_tokens_per_s"]) == (0.01, 0.5, 0.1)
+
+
+def test_a_window_that_begins_as_the_run_ends_measures_nothing(tmp_path):
+    warnings = leave(tmp_path, synthetic.finished([10.0], 0.1, 0.01), measure_start_s=100.0)["warnings"]
+    assert "nothing was measured: the window begins at 100 s, and the run ended at 100 s" in warnings
+
+
 def test_refused_requests_of_several_pools_are_the_wholes_and_their_classes_alone():
     counts = Counts(NAMES, ["big", "small"], {}, 0.0, np.inf)
     scopes = {scope.key: scope for scope in counts.scopes()}
