@@ -11,7 +11,7 @@ LIVE_PYTHON := $(CURDIR)/.venv-live/bin/python
 LIVE_READY  := .venv-live/.ready
 endif
 
-.PHONY: run test test-all live live-ready test-live lint bench docs compiled clean
+.PHONY: run test test-all mutants live live-ready test-live lint bench docs compiled clean
 
 run: $(READY) compiled
 	$(BIN)/python run_experiment.py configs/day_forecast_vs_reactive.yaml
@@ -21,6 +21,10 @@ test: lint compiled
 
 test-all: test  # and what is slow and rare: 400 random configs, each twice: three minutes of CPU more
 	$(BIN)/python -m tests.campaign --number 400
+
+mutants: $(READY)  # small changes that the tests should notice: docs/mutants.md, made anew; an hour or so on two cores
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
+	$(BIN)/python -m tests.mutants --write docs/mutants.md
 
 live: $(LIVE_READY)  # a real engine and its surrogate, side by side; docs/live.md says what it needs
 	$(LIVE_PYTHON) run_experiment.py configs/live_smoke.yaml

@@ -41,8 +41,8 @@ class Copy:
     def __init__(self, root: Path, place: Path) -> None:
         self.place = place
         self.log = place.with_name(f"{place.name}.log")
-        at_top, everywhere = shutil.ignore_patterns(*LEFT_BEHIND), shutil.ignore_patterns("__pycache__")
-        shutil.copytree(root, place, ignore=lambda folder, names: (at_top if Path(folder) == root else everywhere)(folder, names))
+        at_top, below = shutil.ignore_patterns(*LEFT_BEHIND), shutil.ignore_patterns("__pycache__")
+        shutil.copytree(root, place, ignore=lambda folder, names: (at_top if Path(folder) == root else below)(folder, names))
 
     def passes(self, tests: Sequence[str], is_compiled: bool, timeout_s: float | None = None) -> bool:
         """Runs tests in the copy; out of time is not passed. `log` has what they printed."""
