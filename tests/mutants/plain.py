@@ -39,6 +39,8 @@ def unit(*names: str) -> tuple[str, ...]:
 
 FITTED = unit("outside_the_fit", "calibrated", "gpu_calibration", "kernel_times")
 FLEETS = (*unit("fleet_cases", "two_pools", "scaling_in_a_fleet", "data_parallel"), f"{THEORY}cold_start_lag.py")
+TEXTBOOK = "tests/golden/test_textbook.py"
+PLANNING = (*unit("planning"), TEXTBOOK, "--deselect", f"{TEXTBOOK}::test_the_page_is_current")  # of a page all are noticed
 PLANS = unit("plan", "plan_answers")
 KINDS_OF_SCALERS = "tests/contract/test_autoscaler_kinds.py"
 POLICIES = (*unit("autoscalers", "forecast"), KINDS_OF_SCALERS, "tests/property/test_autoscaler_limits.py")
@@ -46,7 +48,7 @@ KINDS_OF_TRAFFIC = "tests/contract/test_traffic_kinds.py"
 RATES = (*unit("traffic_rates", "generated_traffic"), f"{THEORY}arrivals.py", "tests/property/test_traffic_properties.py")
 DRAWN = (*RATES, *unit("length_laws"), KINDS_OF_TRAFFIC)
 READ = (*unit("recorded_traffic", "mooncake", "number_bounds", "long_values"), KINDS_OF_TRAFFIC)
-WRITTEN = unit("results", "summary_scopes", "attainment", "measured_window", "replay")
+WRITTEN = unit("results", "summary_scopes", "attainment")
 
 TESTS = {
     "autoscalers/*.py": POLICIES,
@@ -58,21 +60,24 @@ TESTS = {
     "experiments/results/asked.py": unit("asked", "replay"),
     "experiments/results/shortage.py": unit("shortage"),
     "experiments/results/step_trace.py": unit("step_trace"),
+    "experiments/results/request_table.py": (*WRITTEN, *unit("replay")),
     "experiments/results/targets.py": (*WRITTEN, *unit("timeline")),
     "experiments/results/timeline.py": unit("timeline", "results", "attainment"),
-    "planning/*.py": (*unit("planning", "pipeline"), "tests/golden/test_textbook.py", "tests/property/test_model_cache.py"),
+    "planning/*.py": PLANNING,
+    "planning/model_cache.py": (*unit("planning"), "tests/property/test_model_cache.py"),
     "replicas/calibration/fitted.py": FITTED,
     "replicas/calibration/gpu.py": FITTED,
     "replicas/calibration/kernel_times.py": FITTED,
     "replicas/catalog.py": unit("catalog", "outside_the_fit"),
     "replicas/links.py": unit("surrogate", "data_parallel", "kernel_profiles"),
     "replicas/roofline.py": (*unit("surrogate", "step_time"), "tests/golden/test_textbook_steps.py"),
-    "routers/*.py": ("tests/contract/test_router_kinds.py",),
+    "routers/*.py": unit("router_scores"),
+    "routers/vllm.py": (*unit("vllm_clients"), "-k", "not adds_up"),  # which would take minutes as plain Python
     "sim/invariants.py": unit("invariants"),
     "sim/metrics.py": unit("metrics", "results", "attainment"),
     "sim/percentiles.py": unit("percentiles"),
     "sim/pool.py": FLEETS,
-    "sim/queueing.py": (*unit("queueing", "planning"), "tests/golden/test_textbook.py"),
+    "sim/queueing.py": (*unit("queueing"), *PLANNING),
     "sim/simulation.py": (*FLEETS, *unit("closed_loops", "invariants", "timeline")),
     "traces/*.py": READ,
     "traces/concurrent.py": (*unit("closed_loops"), KINDS_OF_TRAFFIC),

@@ -94,6 +94,14 @@ def test_requests_that_were_refused_count_against_every_target_that_they_should_
     assert (whole["tpot_s"]["n"], whole["tpot_s"]["missing"]) == (3, 2)
 
 
+def test_an_answer_that_was_cut_to_one_token_is_held_to_no_tpot(tmp_path):
+    rows = one_token_answers(2)
+    rows["num_output_tokens"] = 5
+    rows["num_generated_tokens"][1], rows["finished_at_s"][1] = 5, rows["first_token_at_s"][1] + 0.4
+    whole = leave(tmp_path, rows, slo=TPOT)["all"]
+    assert (whole["judged"], whole["attainment"], whole["tpot_s"]["missing"]) == (1, 0.0, 0)
+
+
 def test_one_token_answers_are_held_to_the_other_targets(tmp_path):
     rows = one_token_answers(4)
     rows["first_token_at_s"][:1] += 5.0

@@ -23,6 +23,7 @@ from replicas.catalog import gpu, model
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
 from sim.queueing import mg1, mmc, num_in_system
+from tests.fleets import engine
 
 H100, LLAMA_70B, LLAMA_8B = gpu("h100-sxm"), model("llama-3.1-70b"), model("llama-3.1-8b")
 FP8: dict[str, Any] = {"quantization": "fp8", "max_model_len": 16_384}
@@ -336,6 +337,43 @@ def test_a_balance_is_its_formula() -> None:
     assert found.prompt_share == pytest.approx(chunks * prompt_s / each_s)
     fits, does_not = (mixed(engine, 24.0, tokens, output).requests_per_s for tokens in (1000, 1001))
     assert abs(fits / does_not - 1) > 0.01  # a second chunk, for one token
+
+
+def test_each_chunk_of_a_prompt_reads_the_chunks_before_it() -> None:
+    """A second for each token of KV that a step reads. 300 tokens in three chunks beside one answer of 10 tokens.
+
+    A decode reads 305; with a chunk beside it, which has read 100, 200 or 300 itself, 505 on average.
+    """
+    one = engine(max_num_batched_tokens=101, kv_bytes_per_token=1.0, bytes_per_s=1.0, overhead_s=0.0)[0]
+    found = mixed(one, 1, 300, 10)
+    assert 1 / found.requests_per_s == pytest.approx(9 * 305 + 3 * 200)
+    assert found.prompt_share == pytest.approx(3 * 505 / (9 * 305 + 3 * 200))
+
+
+def test_a_prompt_is_a_request_of_its_step() -> None:
+    """A second for each request of a step: four answers of 10 tokens share 9 steps of 4 s each, a prompt adds 1 s."""
+    one = engine(cpu_s_per_request=1.0, overhead_s=0.0)[0]
+    assert 1 / mixed(one, 4, 100, 10).requests_per_s == pytest.approx(9 * 4 / 4 + 1)
+
+
+def test_a_balance_leaves_room_in_the_budget_for_prompts() -> None:
+    """64 tokens a step, and as many answers that could be under way: fewer are, as prompts need their share of the time."""
+    found = mixed_capacity(engine_8b(max_num_batched_tokens=64, max_num_seqs=64), 100, 400)
+    assert found.binding == "max_num_batched_tokens"
+    assert found.batch < 63
+    assert found.prompt_share == pytest.approx(1.0)
+
+
+def test_an_engine_of_one_request_at_a_time_has_a_balance() -> None:
+    found = mixed_capacity(engine_8b(max_num_seqs=1), 2000, 400)
+    assert (found.batch, found.binding) == (1.0, "max_num_seqs")
+
+
+def test_a_target_or_a_rate_that_is_just_the_capacitys_own_is_within_it() -> None:
+    one = engine_8b()
+    full = mixed_capacity(one, 2000, 400)
+    assert mixed_capacity(one, 2000, 400, full.tpot_s) == full
+    assert mixed_at(one, full.requests_per_s, 2000, 400).requests_per_s >= full.requests_per_s
 
 
 def test_short_answers_are_under_way_less_than_all_the_time() -> None:

@@ -43,6 +43,11 @@ def test_the_worst_hour_begins_at_any_interval_and_weighs_each_by_its_requests()
     assert found.worst_hour == 5 / 40
 
 
+def test_the_worst_hours_share_is_of_whole_requests():
+    """7 of 100 are 0.07, whose hundredfold is a rounding more than 7."""
+    assert shortage(timeline(1, 3600.0, judged=100, attainment=0.07)).worst_hour == 0.07
+
+
 def test_an_hour_without_requests_is_not_the_worst():
     found = shortage(timeline(4, 1800.0, judged=[0, 0, 4, 4], attainment=[np.nan, np.nan, 0.5, 1.0]))
     assert found.worst_hour == 0.5  # of the second and third half-hour

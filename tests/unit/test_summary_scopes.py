@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.results.costs import cost
 from experiments.results.counts import Counts
 from experiments.results.summary_table import METRICS
 from experiments.results.targets import Target, targets, targets_by_class, verdict
@@ -193,9 +194,11 @@ def test_tokens_of_requests_that_did_not_finish_are_no_throughput(tmp_path):
     assert (whole["requests_per_s"], whole["output_tokens_per_s"], whole["input_tokens_per_s"]) == (0.01, 0.5, 0.1)
 
 
-def test_a_window_that_begins_as_the_run_ends_measures_nothing(tmp_path):
-    warnings = leave(tmp_path, synthetic.finished([10.0], 0.1, 0.01), measure_start_s=100.0)["warnings"]
-    assert "nothing was measured: the window begins at 100 s, and the run ended at 100 s" in warnings
+@pytest.mark.parametrize("start_s", [100.0, 150.0])
+def test_a_window_that_begins_as_the_run_ends_or_later_is_empty_and_measures_nothing(tmp_path, start_s):
+    summary = leave(tmp_path, synthetic.finished([10.0], 0.1, 0.01), measure_start_s=start_s)
+    assert f"nothing was measured: the window begins at {start_s:g} s, and the run ended at 100 s" in summary["warnings"]
+    assert summary["window"] == {"start_s": start_s, "end_s": start_s, "duration_s": 0.0}
 
 
 def test_refused_requests_of_several_pools_are_the_wholes_and_their_classes_alone():
@@ -237,9 +240,9 @@ def test_gaps_are_each_pools_own_and_the_wholes_together(tmp_path):
 
 
 def test_the_cost_of_a_window_is_of_the_machines_that_were_held_in_it(tmp_path):
-    """10 to 20 s: one machine was gone before, one came after, one is held from 15 s on; the first two have no price."""
-    before = synthetic.machine(price_per_gpu_hour=None, released_at_s=10.0)
-    within = synthetic.machine(id=1, num_gpus=2, price_per_gpu_hour=3.6, requested_at_s=15.0)
+    """10 to 20 s: one machine was gone before, one came after, one is held from 15 to 30 s; the first two have no price."""
+    before = synthetic.machine(price_per_gpu_hour=None, released_at_s=5.0)
+    within = synthetic.machine(id=1, num_gpus=2, price_per_gpu_hour=3.6, requested_at_s=15.0, released_at_s=30.0)
     after = synthetic.machine(id=2, price_per_gpu_hour=None, requested_at_s=20.0)
     writer = synthetic.writer(tmp_path, measure_start_s=10.0, measure_end_s=20.0)
     writer.write_requests(0, synthetic.finished([12.0], 1.0, 0.0, num_output_tokens=10))
@@ -247,6 +250,14 @@ def test_the_cost_of_a_window_is_of_the_machines_that_were_held_in_it(tmp_path):
     assert (cost["gpu_hours"], cost["dollars"]) == (pytest.approx(10 / 3600), pytest.approx(0.01))
     assert cost["dollars_per_hour"] == pytest.approx(3.6)
     assert cost["dollars_per_1m_total_tokens"] == pytest.approx(0.01 / 20 * 1e6)
+
+
+def test_a_machine_without_a_price_leaves_the_window_without_one():
+    """An hour of four GPUs that cost $2.50 each, and an hour of four that cost nobody knows what."""
+    priced, unpriced = synthetic.machine(), synthetic.machine(id=1, price_per_gpu_hour=None)
+    gpu_hours, dollars = cost([priced, unpriced], 0.0, 3600.0)
+    assert gpu_hours == 8.0
+    assert np.isnan(dollars)
 
 
 def test_a_window_that_outlasts_the_run_ends_with_it(tmp_path):

@@ -116,6 +116,12 @@ def test_an_interval_meets_the_targets_when_its_percentiles_do(tmp_path):
     ]
 
 
+def test_an_interval_that_reaches_its_limit_exactly_keeps_it(tmp_path):
+    rows = synthetic.finished([0.0, 60.0], [0.25, 0.375], 0.0)
+    found = whole(table(tmp_path, rows, slo={"ttft_s": {"p99": 0.25}}, duration_s=120.0))
+    assert found["targets_met"].tolist() == [True, False]
+
+
 def test_requests_never_served_miss_an_intervals_target_and_one_token_answers_do_not(tmp_path):
     rows = synthetic.finished([1.0, 2.0, 61.0, 62.0, 121.0], 0.1, 0.01, num_output_tokens=[1, 4, 1, 4, 1])
     rows["status"][3], rows["num_generated_tokens"][3] = IN_FLIGHT, 1
