@@ -52,6 +52,11 @@ def applied(root: Path, change: Change) -> Mutant:
     return Mutant(change.file, changed, lines_that_differ(source, changed), change.tests, change.is_compiled)
 
 
+def is_compiled(source: str) -> bool:
+    """Tells whether a module holds compiled loops, which would be minutes of compiling for every change."""
+    return any(f"@{decorator}" in source for decorator in ("loop", "rare", "router"))
+
+
 def lines_that_differ(before: str, after: str) -> str:
     """Returns the lines of two sources that differ, on one line.
 

@@ -17,7 +17,8 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
 
-from tests.mutants.mutant import Mutant, lines_that_differ
+from tests.mutants.meant import modules, tests_of
+from tests.mutants.mutant import Mutant, is_compiled, lines_that_differ
 
 OPERATORS = (
     *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")),
@@ -27,88 +28,6 @@ OPERATORS = (
     *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "NumberReplacer"),
     *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
 )
-
-UNIT = "tests/unit/test_"
-THEORY = "tests/theory/test_"
-
-
-def unit(*names: str) -> tuple[str, ...]:
-    """Files of unit tests, by their short names."""
-    return tuple(f"{UNIT}{name}.py" for name in names)
-
-
-FITTED = unit("outside_the_fit", "calibrated", "gpu_calibration", "kernel_times")
-FLEETS = (*unit("fleet_cases", "two_pools", "scaling_in_a_fleet", "data_parallel"), f"{THEORY}cold_start_lag.py")
-TEXTBOOK = "tests/golden/test_textbook.py"
-PLANNING = (*unit("planning"), TEXTBOOK, "--deselect", f"{TEXTBOOK}::test_the_page_is_current")  # of a page all are noticed
-PLANS = unit("plan", "plan_answers")
-KINDS_OF_SCALERS = "tests/contract/test_autoscaler_kinds.py"
-POLICIES = (*unit("autoscalers", "forecast"), KINDS_OF_SCALERS, "tests/property/test_autoscaler_limits.py")
-KINDS_OF_TRAFFIC = "tests/contract/test_traffic_kinds.py"
-RATES = (*unit("traffic_rates", "generated_traffic"), f"{THEORY}arrivals.py", "tests/property/test_traffic_properties.py")
-DRAWN = (*RATES, *unit("length_laws"), KINDS_OF_TRAFFIC)
-READ = (*unit("recorded_traffic", "mooncake", "number_bounds", "long_values"), KINDS_OF_TRAFFIC)
-WRITTEN = unit("results", "summary_scopes", "attainment")
-
-TESTS = {
-    "autoscalers/*.py": POLICIES,
-    "experiments/calibrated.py": FITTED,
-    "experiments/plans/*.py": PLANS,
-    "experiments/plans/demand.py": (*PLANS, *unit("served_capacity")),
-    "experiments/plans/fleets.py": (*PLANS, *unit("outside_the_fit")),
-    "experiments/results/*.py": WRITTEN,
-    "experiments/results/asked.py": unit("asked", "replay"),
-    "experiments/results/shortage.py": unit("shortage"),
-    "experiments/results/step_trace.py": unit("step_trace"),
-    "experiments/results/request_table.py": (*WRITTEN, *unit("replay")),
-    "experiments/results/targets.py": (*WRITTEN, *unit("timeline")),
-    "experiments/results/timeline.py": unit("timeline", "results", "attainment"),
-    "planning/*.py": PLANNING,
-    "planning/model_cache.py": (*unit("planning"), "tests/property/test_model_cache.py"),
-    "replicas/calibration/fitted.py": FITTED,
-    "replicas/calibration/gpu.py": FITTED,
-    "replicas/calibration/kernel_times.py": FITTED,
-    "replicas/catalog.py": unit("catalog", "outside_the_fit"),
-    "replicas/links.py": unit("surrogate", "data_parallel", "kernel_profiles"),
-    "replicas/roofline.py": (*unit("surrogate", "step_time"), "tests/golden/test_textbook_steps.py"),
-    "routers/*.py": unit("router_scores"),
-    "routers/vllm.py": (*unit("vllm_clients"), "-k", "not adds_up"),  # which would take minutes as plain Python
-    "sim/invariants.py": unit("invariants"),
-    "sim/metrics.py": unit("metrics", "results", "attainment"),
-    "sim/percentiles.py": unit("percentiles"),
-    "sim/pool.py": FLEETS,
-    "sim/queueing.py": (*unit("queueing"), *PLANNING),
-    "sim/simulation.py": (*FLEETS, *unit("closed_loops", "invariants", "timeline")),
-    "traces/*.py": READ,
-    "traces/concurrent.py": (*unit("closed_loops"), KINDS_OF_TRAFFIC),
-    "traces/constant.py": RATES,
-    "traces/diurnal.py": DRAWN,
-    "traces/drawn.py": DRAWN,
-    "traces/gamma.py": RATES,
-    "traces/gaps.py": RATES,
-    "traces/generated.py": DRAWN,
-    "traces/ids.py": unit("segments", "shared_tokens", "mooncake"),
-    "traces/length_laws.py": unit("length_laws"),
-    "traces/lengths.py": unit("length_laws"),
-    "traces/mooncake.py": unit("mooncake"),
-    "traces/poisson.py": RATES,
-    "traces/prefixes.py": unit("shared_tokens"),
-    "traces/rates.py": RATES,
-    "traces/replay.py": (*unit("replay"), *READ),
-    "traces/rescaling.py": unit("traffic_rates", "recorded_traffic"),
-    "traces/reuse.py": unit("reuse", "shared_tokens"),
-    "traces/segments.py": unit("segments", "shared_tokens"),
-    "traces/shapes.py": RATES,
-    "traces/traffic.py": (*READ, *unit("generated_traffic", "served_capacity")),
-}
-"""Modules, and the tests meant for them; doctests of the module come along. Of several lines that name it the last counts."""
-
-LEFT_OUT = (
-    "*/__init__.py",
-    *(f"experiments/plans/{one}.py" for one in ("config", "figures", "page", "plots", "progress", "report*", "run", "tables")),
-)
-"""Pages, pictures and tables: of them tests read the words and numbers that matter, not every size."""
-
 
 LARGE = 100.0
 """A number from here on is not changed: one more or less is less than a percent of it."""
@@ -124,24 +43,18 @@ class Place(NamedTuple):
 
 
 def places(root: Path, only: Sequence[str] = ()) -> list[Place]:
-    """Returns where the modules in `TESTS` can be changed, in order of module, operator and place.
+    """Returns where modules can be changed, in order of module, operator and place.
 
     Args:
         root: of the project.
         only: modules to keep to, by their paths; none = all.
     """
-    tests_of = {file: tests for pattern, tests in TESTS.items() for file in _matching(root, pattern)}  # the last line counts
-    left_out = {file for pattern in LEFT_OUT for file in _matching(root, pattern)}
     found = []
-    for file in sorted(tests_of.keys() - left_out):
+    for file in modules(root):
         if not only or file in only:
             nodes = list(ast_nodes(get_ast((root / file).read_text(encoding="utf-8"))))
-            found += [Place(file, *where, (*tests_of[file], file)) for where in _places_in(nodes)]
+            found += [Place(file, *where, tests_of(file)) for where in _places_in(nodes)]
     return found
-
-
-def _matching(root: Path, pattern: str) -> list[str]:
-    return [path.relative_to(root).as_posix() for path in root.glob(pattern)]
 
 
 def _places_in(nodes: Sequence[Any]) -> Iterator[tuple[str, int]]:
@@ -171,8 +84,7 @@ def _mutant(root: Path, place: Place) -> Mutant | None:
     changed = mutate_code(source, get_operator(f"core/{place.operator}")(), place.occurrence)
     if changed is None or _parsed(changed) in (None, _parsed(source)):
         return None
-    is_compiled = "from sim.compiled import" in source
-    return Mutant(place.file, changed, lines_that_differ(source, changed), place.tests, is_compiled)
+    return Mutant(place.file, changed, lines_that_differ(source, changed), place.tests, is_compiled(source))
 
 
 def _parsed(source: str) -> str | None:

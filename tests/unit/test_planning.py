@@ -472,6 +472,18 @@ def test_a_start_that_is_no_longer_wanted_is_cancelled() -> None:
     assert found.billed.tolist() == [1, 4, 3, 3, 3, 3]
 
 
+def test_of_two_starts_the_younger_is_cancelled() -> None:
+    """Asked for in steps 1 and 2; one too many in step 3. What stays is ready in step 4."""
+    found = replicas_of_day(np.array([1.0, 2.0, 3.0, 2.0, 2.0, 2.0]), 1.0, 3, "reactive")
+    assert found.ready.tolist() == [1, 1, 1, 1, 2, 2]
+    assert found.billed.tolist() == [1, 2, 3, 2, 2, 2]
+
+
+def test_a_day_of_floats_takes_no_replica_for_their_rounding() -> None:
+    """21 / 0.7 is 30.000000000000004 in floats."""
+    assert replicas_of_day(np.array([21.0, 21.1]), 1.0, 0, "reactive", 0.7).ready.tolist() == [30, 31]
+
+
 def test_a_calibrated_instance_moves_the_bytes_of_its_cache() -> None:
     """Its engine counts the time of reading KV in bytes; a transfer takes those that there are."""
     plain = Instance(Surrogate(max_model_len=4096), LLAMA_8B, gpu("a100-sxm"))
