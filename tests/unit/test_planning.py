@@ -13,7 +13,7 @@ from planning.instance import Instance
 from planning.kv import kv_transfer_s, max_concurrent_requests, sequence_kv_bytes
 from planning.layouts import Work, instances, largest_batch_within, layout
 from planning.model_cache import ModelCache
-from planning.pools import Demand, decode_pool, num_instances, prefill_pool, shared_pool
+from planning.pools import Demand, decode_pool, fleet_size, num_instances, prefill_pool, shared_pool
 from planning.published import PublishedFleet
 from planning.queue_paths import waits_at_random_s, waits_in_one_line_s, waits_s
 from planning.roofline import all_reduce_s, fastest_tensor_parallel_size, ridge_point
@@ -153,6 +153,10 @@ def test_spares_come_on_top_and_a_slower_instance_takes_more() -> None:
     demand = Demand(200, 2000, 400)
     plain, spare = prefill_pool(tp(4), demand, 0.8), prefill_pool(tp(4), demand, 0.8, num_spare=2)
     assert spare.num_instances == plain.num_instances + 2
+    laid = layout(tp(4), Work(2200, 2200))
+    assert decode_pool(laid, demand, 0.8, 2).num_instances == decode_pool(laid, demand, 0.8).num_instances + 2
+    mix = mixed_capacity(tp(4).engine, 2000, 400)
+    assert shared_pool(tp(4), mix, demand, 0.8, 2).num_instances == shared_pool(tp(4), mix, demand, 0.8).num_instances + 2
     assert spare.derated(0.8, 0.8).num_instances >= (plain.num_instances + 2)
     assert plain.derated(1.0, 0.8) == plain
 
@@ -254,7 +258,10 @@ def test_deepseeks_nodes_follow_from_its_tokens() -> None:
 
 def test_windows_and_masks() -> None:
     assert sequence_kv_bytes(LLAMA_8B, 100, window_tokens=1024, num_windowed_layers=16) == sequence_kv_bytes(LLAMA_8B, 100)
+    in_all_layers = sequence_kv_bytes(LLAMA_8B, 8192, window_tokens=1024, num_windowed_layers=LLAMA_8B.layers)
+    assert in_all_layers == sequence_kv_bytes(LLAMA_8B, 1024)
     assert sequence_kv_bytes(model("deepseek-v3"), 1) == 70_272
+    assert kv_transfer_s(2000, 1000.0, 1e6, latency_s=0.5) == 2.5
     assert mask_bytes(256, 128_256) == pytest.approx(4.1e6, rel=0.01)
     assert mask_cpu_s(64, num_threads=8) == mask_cpu_s(8)
 
@@ -423,6 +430,13 @@ def test_a_load_that_fits_exactly_takes_no_further_instance() -> None:
     assert num_instances(40.0, 10.0, 0.8) == 5
     assert num_instances(40.001, 10.0, 0.8) == 6
     assert num_instances(0.0, 10.0, 0.8) == 1
+    assert num_instances(21.0, 1.0, 0.7) == 30  # in floats 30.000000000000004
+
+
+def test_a_fleet_that_memory_and_throughput_bind_alike_is_called_bound_by_memory() -> None:
+    """Ten requests in the system, five to a replica; ten requests/s, five to a replica at half its capacity."""
+    assert fleet_size(10.0, 1.0, 10.0, 0.5, 5) == (2, "memory-bound")
+    assert fleet_size(10.1, 1.0, 10.0, 0.5, 6) == (3, "throughput-bound")
 
 
 def test_a_slower_instance_does_less_in_proportion() -> None:

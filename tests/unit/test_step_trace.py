@@ -35,6 +35,14 @@ def test_idle_time_is_from_the_end_of_the_same_replicas_step_before() -> None:
     assert row["idle"] == 2.0  # from 1 s to 3 s
 
 
+def test_idle_time_ends_when_planning_begins_not_with_the_call() -> None:
+    trace = StepTrace()
+    list(trace.rows(replica(0), 0.0, step(1)))
+    late = {**ROW, "t0": 0.125, "step": 2}
+    (row,) = trace.rows(replica(0), 3.0, Step(1.0, planned=[late], done=[late]))
+    assert row["idle"] == 2.125
+
+
 def test_a_step_that_ends_with_the_next_call_began_with_its_own() -> None:
     trace = StepTrace()
     begun = step(1)
