@@ -181,9 +181,9 @@ def test_classes_are_named_and_their_means_weighted_by_share() -> None:
             {
                 "peak_per_s": 1.0,
                 "trough_per_s": 0.0,
-                "flash_crowds": [{"at_s": 1e5, "height_per_s": 1.0, "width_s": 1.0}],
+                "flash_crowds": [{"at_s": 86_400.0, "height_per_s": 1.0, "width_s": 1.0}],
             },
-            r"flash_crowds\[0\].at_s 100000 is not before duration_s 86400",
+            r"flash_crowds\[0\].at_s 86400 is not before duration_s 86400",
         ),
         (
             {

@@ -17,7 +17,7 @@ from planning.pools import Demand, decode_pool, fleet_size, num_instances, prefi
 from planning.published import PublishedFleet
 from planning.queue_paths import waits_at_random_s, waits_in_one_line_s, waits_s
 from planning.roofline import all_reduce_s, fastest_tensor_parallel_size, ridge_point
-from planning.steps import decode_step_s, equal_requests, mask_bytes, mask_cpu_s, terms
+from planning.steps import decode_step_s, equal_requests, mask_bytes, mask_cpu_s, prefill_s, terms
 from replicas.capacity import capacity
 from replicas.catalog import gpu, model
 from replicas.step_time import step_time
@@ -103,6 +103,13 @@ def test_a_pipeline_of_two_holds_all_layers_and_makes_no_token_faster() -> None:
     assert split.prefill_tokens_per_s(2000) == pytest.approx(2 * whole.prefill_tokens_per_s(2000), rel=0.01)
 
 
+def test_between_two_stages_hidden_states_of_what_is_computed_go_over_the_network_once() -> None:
+    """8,192 numbers of two bytes a token at 50 GB/s, and one message's latency; what is cached is not sent."""
+    plain = Instance(Surrogate(link_latency_s=1e-3, **FP8), LLAMA_70B, H100, num_stages=2)
+    stages_s = 2 * prefill_s(plain.engine, 2000, 500)
+    assert plain.prefill_s(2000, 500) - stages_s == pytest.approx(1e-3 + 1500 * 8192 * 2 / 50e9)
+
+
 def group(size: int) -> Instance:
     options = {"quantization": "fp8", "max_model_len": 32_768, "max_num_seqs": 256}
     return Instance(Surrogate(**options), model("deepseek-v3"), H100, expert_parallel_size=size)
@@ -125,6 +132,13 @@ def test_a_group_sends_each_token_to_eight_experts_and_back() -> None:
     assert group(144).exchange_s(100) == pytest.approx(100 * 58 * 8 * 7168 * 3 * 143 / 144 / 50e9)
     assert tp(4).exchange_s(100) == 0.0
     assert group(144).prefill_s(4000) >= group(144).exchange_s(4000)
+
+
+def test_each_gpu_of_a_group_reads_a_prompt_of_its_own() -> None:
+    """A second of each, and what is cached is read by none."""
+    one = group(32)
+    for cached in (0, 1500):
+        assert one.prefill_tokens_per_s(2000, cached) * one.prefill_s(2000, cached) == pytest.approx(32 * (2000 - cached))
 
 
 def test_more_gpus_in_a_group_give_each_of_them_more_to_do() -> None:
