@@ -22,7 +22,7 @@ POLICIES = (*unit("autoscalers", "forecast"), KINDS_OF_SCALERS, "tests/property/
 KINDS_OF_TRAFFIC = "tests/contract/test_traffic_kinds.py"
 RATES = (*unit("traffic_rates", "generated_traffic"), f"{THEORY}arrivals.py", "tests/property/test_traffic_properties.py")
 DRAWN = (*RATES, *unit("length_laws"), KINDS_OF_TRAFFIC)
-READ = (*unit("recorded_traffic", "mooncake", "number_bounds", "long_values"), KINDS_OF_TRAFFIC)
+READ = (*unit("recorded_traffic", "mooncake", "number_bounds"), KINDS_OF_TRAFFIC)
 WRITTEN = unit("results", "summary_scopes", "attainment")
 
 TESTS = {

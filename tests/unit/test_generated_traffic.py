@@ -122,6 +122,17 @@ def test_flash_crowd_adds_its_own_requests_at_its_own_time() -> None:
     assert day.mean_rate_per_s(2700, 3300) == pytest.approx(11.0)
 
 
+def test_noise_lasts_to_the_end_and_leaves_crowds_alone() -> None:
+    """Factors of 300 s each: the second of 450 s is its own. A crowd on top is as high as it is given."""
+    settings = {"peak_per_s": 1.0, "trough_per_s": 1.0, "duration_s": 450.0, "noise": 0.5}
+    plain = traffic("diurnal", **settings).rate(1)
+    first, second, last = plain.per_s(np.array([0.0, 300.0, 449.0]))
+    assert first != second == last
+    crowd = {"at_s": 150.0, "height_per_s": 20.0, "width_s": 60.0}
+    crowded = traffic("diurnal", **settings, flash_crowds=[crowd]).rate(1)
+    assert crowded.per_s(np.array([150.0, 449.0])) == pytest.approx(np.array([first + 20.0, last]))
+
+
 def test_noise_has_mean_one_and_stays_hidden_from_the_known_rate() -> None:
     settings = {"peak_per_s": 1.0, "trough_per_s": 1.0, "duration_s": 86_400.0, "noise_interval_s": 300.0}
     noisy, plain = traffic("diurnal", noise=0.5, **settings), traffic("diurnal", **settings)
@@ -204,10 +215,10 @@ def test_impossible_day_is_refused(settings: dict[str, Any], message: str) -> No
 @pytest.mark.parametrize("chunk_rows", [7, 1000, 65_536])
 def test_a_fixed_count_is_kept_and_ends_at_the_end(chunk_rows: int) -> None:
     """As inference-perf and vllm bench serve stretch their exponential gaps: 60 requests at 1/s always end after 60 s."""
-    load = traffic("poisson", rate_per_s=31.4, duration_s=60.0, fixed_count=True)
+    load = traffic("poisson", rate_per_s=31.41, duration_s=60.0, fixed_count=True)
     for seed in range(5):
         at_s = np.concatenate([*load.stream(seed, chunk_rows=chunk_rows).chunks()])["arrived_at_s"]
-        assert len(at_s) == 1884
+        assert len(at_s) == 1885  # of 1,884.6
         assert at_s[-1] == pytest.approx(60.0, rel=1e-12)
         assert at_s[-1] < 60.0
         assert (np.diff(at_s) > 0).all()

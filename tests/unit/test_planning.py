@@ -72,10 +72,17 @@ def test_the_largest_batch_within_a_target_is_the_largest(tpot_s: float) -> None
     assert largest_batch_within(tp(4), 2200, None, 100) == 100
 
 
+def test_a_batch_whose_step_lasts_just_as_long_as_it_may_is_within() -> None:
+    one = tp(4)
+    assert one.step_s(40, 2200) < one.step_s(41, 2200)
+    assert largest_batch_within(one, 2200, one.step_s(40, 2200), 100) == 40
+
+
 def test_a_layout_says_what_binds_it() -> None:
     assert layout(tp(4), Work(2200, 2200)).binding == "memory"
     assert layout(tp(4), Work(2200, 2200, 0.02)).binding == "tpot"
     assert layout(tp(8), Work(200, 200)).binding == "max_num_seqs"
+    assert layout(tp(4), Work(2200, 4400)).memory_batch == layout(tp(4), Work(2200, 2200)).memory_batch // 2
     assert "does not fit" in layout(tp(1, quantization=None), Work(2200, 2200)).problem
     assert "a token alone takes" in layout(tp(4), Work(2200, 2200, 0.001)).problem
     assert "fits" in layout(tp(4), Work(10**7, 10**7)).problem
@@ -92,6 +99,12 @@ def test_pipelines_are_tried_only_where_the_model_does_not_fit_one_machine() -> 
     assert [one.num_stages for one in huge] == [1, 1, 1, 1, 2]
     found = layout(huge[-1], Work(2200, 2200))
     assert (found.name, found.problem, found.num_gpus) == ("TP8 PP2", "", 16)
+
+
+def test_heads_are_split_evenly_or_not_at_all() -> None:
+    """Of 28 heads eight GPUs would have three and a half each."""
+    odd = LLAMA_8B.model_copy(update={"heads": 28, "kv_heads": 4})
+    assert [one.num_gpus for one in instances(Surrogate(max_model_len=4096), odd, H100)] == [1, 2, 4]
 
 
 def test_a_pipeline_of_two_holds_all_layers_and_makes_no_token_faster() -> None:
@@ -277,7 +290,16 @@ def test_windows_and_masks() -> None:
     assert sequence_kv_bytes(model("deepseek-v3"), 1) == 70_272
     assert kv_transfer_s(2000, 1000.0, 1e6, latency_s=0.5) == 2.5
     assert mask_bytes(256, 128_256) == pytest.approx(4.1e6, rel=0.01)
+    assert mask_bytes(3, 33) == 3 * 8  # a token more than a word of 32 bits holds
     assert mask_cpu_s(64, num_threads=8) == mask_cpu_s(8)
+    assert mask_cpu_s(65, num_threads=8) == mask_cpu_s(9)
+
+
+def test_a_step_reads_all_of_its_contexts_the_new_tokens_included() -> None:
+    """A second for each token of KV."""
+    one = engine(kv_bytes_per_token=1.0, bytes_per_s=1.0, overhead_s=0.0)[0]
+    assert decode_step_s(one, 3, 100) == 300.0
+    assert prefill_s(one, 100, 60) == 100.0
 
 
 @pytest.mark.parametrize(
