@@ -147,7 +147,8 @@ class Timeline:
         self._parts = []
         for i in range(len(self._pools)):
             self._stats[self._open, i] = _statistics({name: values[rows["pool"] == i] for name, values in rows.items()})
-        whole = self._stats[self._open, 0] if len(self._pools) == 1 else _statistics(rows)
+        is_alone = len(self._pools) == 1 and (rows["pool"] == 0).all()
+        whole = self._stats[self._open, 0] if is_alone else _statistics(rows)
         self._stats[self._open, _WHOLE] = whole | {"targets_met": all_met(_is_met(rows, *one) for one in self._targets)}
 
 
