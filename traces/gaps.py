@@ -57,7 +57,8 @@ class FixedCount:
 
     def __init__(self, end: float, random: np.random.Generator) -> None:
         ticks = np.cumsum(random.standard_exponential(round(end)))
-        self._ticks = ticks * (np.nextafter(end, 0.0) / ticks[-1:])
+        last = np.nextafter(end, 0.0)
+        self._ticks = np.minimum(ticks * (last / ticks[-1:]), last)  # the product may be a rounding more, and so be lost
         self._num_taken = 0
 
     def ticks(self, num_ticks: int) -> Floats:
