@@ -1,10 +1,12 @@
 """Runs the tests meant for a mutant in a copy of the tree: the tree itself is never changed."""
 
+import contextlib
 import multiprocessing
 import os
 import queue
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
+import psutil
 import pytest
 from tqdm import tqdm
 
@@ -25,6 +29,9 @@ PATIENCE = 5
 """A mutant may take this many times as long as its tests take without it; then it counts as noticed."""
 
 LEAST_S = 30.0
+
+MOST_BYTES = 4 << 30
+"""A loop that a mutant has made endless may fill the memory before its time is over; then it counts as noticed."""
 
 Times = dict[tuple[tuple[str, ...], bool], float]
 """Seconds of a set of tests, compiled or as plain Python."""
@@ -45,7 +52,7 @@ class Copy:
         shutil.copytree(root, place, ignore=lambda folder, names: (at_top if Path(folder) == root else below)(folder, names))
 
     def passes(self, tests: Sequence[str], is_compiled: bool, timeout_s: float | None = None) -> bool:
-        """Runs tests in the copy; out of time is not passed. `log` has what they printed."""
+        """Runs tests in the copy; out of time or memory is not passed. `log` has what they printed."""
         settings = {
             "PYTHONPATH": str(self.place),
             "PYTHONDONTWRITEBYTECODE": "1",  # a change within a second and of equal length would run the old code
@@ -56,7 +63,7 @@ class Copy:
         process: Any = _SERVER.Process(target=_run, args=(self.place, self.log, settings, tests))
         process.start()
         try:
-            process.join(timeout_s)
+            _wait(process, np.inf if timeout_s is None else timeout_s)
             return bool(process.exitcode == 0)
         finally:
             if process.exitcode is None:
@@ -75,9 +82,27 @@ class Copy:
         return Verdict(mutant, not survives, time.monotonic() - started)
 
 
+def _wait(process: Any, timeout_s: float) -> None:
+    """Waits until a process has ended, or has taken too long or too much."""
+    started = time.monotonic()
+    while process.exitcode is None and time.monotonic() - started < timeout_s:
+        process.join(0.1)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(process.pid).memory_info().rss > MOST_BYTES:
+                return
+
+
+def _end_with_parent() -> None:
+    """Ends this process, and whatever it has started, when the run of mutants has been killed."""
+    parent: Any = multiprocessing.parent_process()
+    parent.join()
+    os.killpg(0, 9)
+
+
 def _run(place: Path, log: Path, settings: Mapping[str, str], tests: Sequence[str]) -> None:
     """The process of one run: pytest, as if it had been started in the copy."""
     os.setpgid(0, 0)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with log.open("w", encoding="utf-8") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)

@@ -59,3 +59,11 @@ def test_tests_that_fail_without_any_mutant_are_said(small_project: Path, tmp_pa
     copy = trial.Copy(small_project, tmp_path / "copy")
     with pytest.raises(ValueError, match=r"fail without any mutant: tests/test_sums\.py"):
         trial.usual_times(copy, [applied(small_project, change) for change in changes])
+
+
+def test_tests_that_would_fill_the_memory_are_ended(
+    small_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small_project / "tests" / "test_sums.py").write_text("import time\n\n\ndef test_more():\n    time.sleep(600)\n")
+    monkeypatch.setattr(trial, "MOST_BYTES", 1)
+    assert not trial.Copy(small_project, tmp_path / "copy").passes(["tests/test_sums.py"], is_compiled=False)
