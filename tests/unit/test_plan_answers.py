@@ -635,6 +635,39 @@ def test_the_peak_is_the_busiest_window_and_a_short_rest_is_none_of_its_own(tmp_
     assert found.mean_per_s == pytest.approx(161 / 320)
 
 
+def test_a_rest_of_more_than_half_a_window_is_one_of_its_own(tmp_path: Path) -> None:
+    rows = [(float(i), 1000, 100) for i in range(300)] + [(300 + 0.5 * i, 1000, 100) for i in range(121)]
+    found = measured(load(written(tmp_path, traffic=table(tmp_path, rows), peak_window_s=100))[0].experiment)
+    assert found.peak.requests_per_s == pytest.approx(2.0, rel=0.01)  # the last request is at its very end
+    assert found.peak_at_s == 330.0
+
+
+def test_a_batch_holds_long_answers_for_longer(tmp_path: Path) -> None:
+    """Of the tokens of a batch ten are of contexts of 105 on average, thirty of 115."""
+    rows = [(0, 100, 10), (1, 100, 30)]
+    found = measured(load(written(tmp_path, traffic=table(tmp_path, rows)))[0].experiment)
+    assert found.biased_context_tokens == (10 * 105 + 30 * 115) / 40
+
+
+def test_what_requests_behind_the_limit_share_is_not_counted_on(tmp_path: Path) -> None:
+    """The first two begin with a prefix each."""
+    found = measured(load(written(tmp_path, traffic=table(tmp_path, SHARED_ROWS, limit=2)))[0].experiment)
+    assert found.own_cached_share == 0.0
+
+
+def test_a_long_prompt_is_one_at_the_highest_percentile_of_ttft(tmp_path: Path) -> None:
+    plan = load(written(tmp_path, slo={"ttft_s": {"p50": 0.1, "p99": 5.0}}))[0].experiment
+    traffic = measured(plan)
+    assert base_case(plan, traffic).longest == (np.percentile(traffic.prompts, 99), 5.0)
+
+
+def test_at_its_capacity_the_fullest_pool_is_full(tmp_path: Path) -> None:
+    fleet = planned(tmp_path, pools="separate").fleet
+    more = fleet.capacity_per_s / fleet.demand.requests_per_s
+    assert max(pool.utilization * more for pool in fleet.pools) == pytest.approx(1.0)
+    assert len({pool.utilization for pool in fleet.pools}) == 2
+
+
 def test_a_trial_is_cut_around_the_peak(tmp_path: Path) -> None:
     rows = [(10.0 * i, 1000, 100) for i in range(30)] + [(300 + i, 1000, 100) for i in range(100)]
     rows += [(400 + 10.0 * i, 1000, 100) for i in range(30)]
