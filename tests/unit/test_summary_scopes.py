@@ -106,6 +106,14 @@ def test_a_class_and_a_pool_of_one_name_keep_their_own_numbers(tmp_path):
     assert met == [False, True, False, None, None]  # all, as batch missed
 
 
+def test_a_target_is_missed_where_as_many_were_served_as_were_not(tmp_path):
+    """Of two requests one is refused: their median lies between the one and the one that is infinitely late."""
+    rows = synthetic.finished([0.0, 1.0], [1.0, 1.0], 0.01)
+    rows["status"][1], rows["first_token_at_s"][1], rows["num_generated_tokens"][1] = REJECTED, np.nan, 0
+    summary = leave(tmp_path, rows, slo={"ttft_s": {"p50": 2.0}})
+    assert [target["met"] for target in summary["targets"]] == [False]
+
+
 def test_targets_that_classes_share_are_judged_of_all_and_of_each(tmp_path):
     rows = synthetic.finished([0.0, 1.0], [1.0, 3.0], 0.01)
     rows["class_id"] = [0, 1]
