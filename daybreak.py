@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from experiments.running import Result
 
-PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "planning", "experiments")
+PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "experiments", "planning", "accuracy")
 _HOME = Path(__file__).resolve().parent
 
 

@@ -5,10 +5,11 @@ holds the limits around every policy (bounds, tolerance, stabilisation, cool-dow
 A new policy is one file with one class, and one line here.
 """
 
-from autoscalers.autoscaler import Autoscaler, KnownRate, Policy, Wanted
+from autoscalers.autoscaler import Autoscaler, KnownRate
 from autoscalers.controller import Controller, Decision
 from autoscalers.fixed import Fixed
 from autoscalers.forecast import FORECASTERS, Forecast
+from autoscalers.limits import Policy, Wanted
 from autoscalers.queue_target import QueueTarget
 
 KINDS: dict[str, type[Autoscaler]] = {

@@ -1,16 +1,12 @@
 """One pool's decider: asks the policy, then holds its answer within the limits."""
 
-from __future__ import annotations
-
 import math
 from numbers import Real
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from autoscalers.limits import Limits, Policy, Wanted
 from autoscalers.window import Lowest
 from sim.views import PoolView
-
-if TYPE_CHECKING:
-    from autoscalers.autoscaler import Autoscaler, Policy, Wanted
 
 
 class Decision(NamedTuple):
@@ -31,7 +27,7 @@ class Controller:
     pool goes to zero.
     """
 
-    def __init__(self, limits: Autoscaler, policy: Policy) -> None:
+    def __init__(self, limits: Limits, policy: Policy) -> None:
         self.desired: int | None = None
         """The last decision; None before the first."""
         self.num_scale_ups = 0

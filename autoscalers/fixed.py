@@ -4,7 +4,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from autoscalers.autoscaler import Autoscaler, KnownRate, Policy, Wanted
+from autoscalers.autoscaler import Autoscaler, KnownRate
+from autoscalers.limits import Policy, Wanted
 from sim.views import PoolView
 
 

@@ -6,8 +6,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from autoscalers.arrivals import Arrivals
-from autoscalers.autoscaler import Autoscaler, KnownRate, Policy, Wanted
+from autoscalers.autoscaler import Autoscaler, KnownRate
 from autoscalers.forecaster import Forecaster
+from autoscalers.limits import Policy, Wanted
 from autoscalers.naive import Naive
 from autoscalers.oracle import Oracle
 from autoscalers.seasonal_naive import SeasonalNaive

@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from autoscalers.autoscaler import Autoscaler, KnownRate, Policy, Wanted
+from autoscalers.autoscaler import Autoscaler, KnownRate
+from autoscalers.limits import Policy, Wanted
 from autoscalers.sizing import NO_CAPACITY, replicas_for
 from sim.views import PoolView
 

@@ -2,7 +2,7 @@
 
 import math
 
-from autoscalers.autoscaler import Wanted
+from autoscalers.limits import Wanted
 
 NO_CAPACITY = Wanted(0.0, "no replica can serve any of the traffic")
 """The answer where one replica's capacity is None: the pool gets no request, and would gain nothing by more replicas."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from experiments.faults import IN_WORDS, seen
 from experiments.settings.loading import RunConfig
 from experiments.settings.outside import names_in
-from experiments.tasks import runner_of
+from experiments.settings.tasks import runner_of
 from experiments.workers import Lost
 from sim.errors import ConfigError
 

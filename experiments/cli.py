@@ -179,7 +179,7 @@ def described(run: "RunConfig") -> str:
 
 def _run(runs: list["RunConfig"], options: argparse.Namespace) -> int:
     from experiments.running import claimed, folder_of, gather, run_all
-    from experiments.tasks import report_of
+    from experiments.settings.tasks import report_of
 
     out = options.out or Path("results/smoke" if options.smoke else "results")
     shows = True if sys.stderr.isatty() else None

@@ -8,13 +8,11 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from experiments.settings.loading import RunConfig
+from daybreak import PACKAGES
 
 _ROOT = Path(__file__).parents[1]
-_PACKAGES = ("sim", "replicas", "routers", "autoscalers", "traces", "planning", "experiments")
 _BELOW = ("numba", "numpy", "pandas", "pyarrow", "pydantic", "scipy", "simpy")
 
 
@@ -22,7 +20,7 @@ _BELOW = ("numba", "numpy", "pandas", "pyarrow", "pydantic", "scipy", "simpy")
 def source_hash() -> str:
     """Returns a SHA-256 over all of our code and tables: results of different code never pass for the same."""
     digest = hashlib.sha256()
-    for package in _PACKAGES:
+    for package in PACKAGES:
         for path in sorted((_ROOT / package).rglob("*")):
             if path.suffix in (".py", ".csv"):
                 digest.update(f"{path.relative_to(_ROOT).as_posix()}\0".encode() + path.read_bytes())
@@ -39,22 +37,6 @@ def code() -> dict[str, Any]:
     found = subprocess.run(["git", "-C", str(_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     commit = found.stdout.strip() if found.returncode == 0 else None
     return {"version": metadata.version("daybreak"), "source_hash": source_hash(), "git_commit": commit}
-
-
-def manifest(run: "RunConfig", counts: dict[str, Any], wall_s: float) -> dict[str, Any]:
-    """Returns what a result folder says of its origin, where no simulation has more to say."""
-    return {
-        "name": run.name,
-        "config_hash": run.hash,
-        "axes": dict(run.axes),
-        "seed": run.seed,
-        "code": code(),
-        "packages": packages(),
-        "machine": machine(),
-        "counts": counts,
-        "wall_s": {"all": wall_s},
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
 
 
 def packages() -> dict[str, str]:

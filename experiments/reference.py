@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from experiments.settings.kinds import OUTSIDE
+from experiments.settings.tasks import TASKS, schema_for
 from experiments.settings.wording import shown
-from experiments.tasks import TASKS
 
 Node = dict[str, Any]
 
@@ -44,7 +44,7 @@ An unknown key is an error. The end of a key is its unit: `_s` seconds, `_per_s`
 
 def schema(kind: str = "simulate") -> dict[str, Any]:
     """Returns the JSON Schema of a config file of this kind; `simulate` may go without saying."""
-    whole = TASKS[kind].schema.model_json_schema()
+    whole = schema_for(kind).model_json_schema()
     whole["required"].remove("name")  # by default the file's
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
 

@@ -12,7 +12,8 @@ import numpy as np
 import simpy
 from tqdm import tqdm
 
-from experiments import calibrated, live, provenance
+from experiments import calibrated, live
+from experiments.manifest import manifest
 from experiments.results.asked import Asked
 from experiments.results.tables import write_json
 from experiments.results.writer import PoolInfo, RunWriter
@@ -248,24 +249,17 @@ def _as_dict(capacity: Capacity | None) -> dict[str, Any] | None:
 def _manifest(run: RunConfig, wiring: Wiring, wall_s: dict[str, float]) -> dict[str, Any]:
     experiment, simulation = wiring.experiment, wiring.simulation
     replicas = wiring.plane.fleet.replicas
-    return {
-        "name": run.name,
-        "config_hash": run.hash,
-        "axes": dict(run.axes),
-        "seed": run.seed,
-        "code": provenance.code(),
-        "packages": provenance.packages(),
-        "machine": provenance.machine(),
-        "counts": {
-            "traffic": dict(wiring.traffic.counts),
-            "requests": simulation.audit.num_requests,
-            "steps": int(replicas["num_steps"].sum()),
-            "tokens": simulation.audit.num_tokens,
-            "preemptions": int(replicas["num_preemptions"].sum()),
-            "machines": len(simulation.machines),
-            "held_back": int(wiring.plane.fleet.clock[0].num_held),
-            "never_sent": int(simulation.num_never_sent.sum()),
-        },
+    counts = {
+        "traffic": dict(wiring.traffic.counts),
+        "requests": simulation.audit.num_requests,
+        "steps": int(replicas["num_steps"].sum()),
+        "tokens": simulation.audit.num_tokens,
+        "preemptions": int(replicas["num_preemptions"].sum()),
+        "machines": len(simulation.machines),
+        "held_back": int(wiring.plane.fleet.clock[0].num_held),
+        "never_sent": int(simulation.num_never_sent.sum()),
+    }
+    return manifest(run, counts, wall_s) | {
         "is_cut_short": simulation.is_cut_short,
         "invariants_checked": wiring.simulation.invariants,
         "pools": {
@@ -282,6 +276,4 @@ def _manifest(run: RunConfig, wiring: Wiring, wall_s: dict[str, float]) -> dict[
             }
             for index, pool in enumerate(experiment.pools)
         },
-        "wall_s": wall_s,
-        "peak_memory_bytes": provenance.peak_memory_bytes(),
     }

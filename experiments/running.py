@@ -22,7 +22,7 @@ from experiments.provenance import source_hash
 from experiments.settings.experiment import Experiment, Study
 from experiments.settings.loading import RunConfig, load
 from experiments.settings.outside import EXTERNAL, names_in
-from experiments.tasks import TASKS
+from experiments.settings.tasks import TASKS
 from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
 from replicas.live.kinds import LIVE

@@ -5,7 +5,7 @@ from typing import Any
 
 import routers
 from experiments import guards
-from experiments.live import start_engines
+from experiments.live_start import start_engines
 from experiments.results.asked import Asked
 from experiments.settings.experiment import Experiment, RequestKind
 from experiments.settings.experiment import Pool as PoolConfig

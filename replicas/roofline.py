@@ -1,21 +1,18 @@
 """A replica's step time from data sheets: each peak times the efficiency that the options state."""
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from replicas.catalog import Gpu, Model
 from replicas.links import links_of
 from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes_read
+from replicas.options import EngineOptions
 from replicas.vllm_defaults import largest_graph_tokens
-
-if TYPE_CHECKING:
-    from replicas.surrogate import Surrogate
 
 NETWORK_BYTES_PER_S = 50e9
 """Of each GPU, to other machines: between stages and between experts. Assumption: one 400 Gbit/s network card a GPU."""
 
 
-def roofline(options: "Surrogate", model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
+def roofline(options: EngineOptions, model: Model, gpu: Gpu, max_num_seqs: int) -> dict[str, float]:
     """Returns the fields of ENGINE that say how long a step takes, by the GPU's data sheet and the options' efficiencies.
 
     Source: docs/design.md, A step's time. Engines that share experts each hold and work an even part of them, and gather and

@@ -108,6 +108,7 @@ class _Places:
             stays = self._met_in >= oldest
             self._keys, self._longest, self._met_in = self._keys[stays], self._longest[stays], self._met_in[stays]
 
+
 def _most_before(tokens: Integers, group: Integers, first: Integers, known: Integers) -> Integers:
     """The most tokens of the same group before each, or what was known of the group before its first.
 

@@ -123,9 +123,7 @@ class Traffic(Params):
     requests are there to be sent; how long `max_concurrency` holds them back is known only while the fleet runs.
     """
 
-    limit: int | None = Field(
-        default=None, ge=1, le=MAX_REQUESTS, description="Stop after this many requests; null takes all."
-    )
+    limit: int | None = Field(default=None, ge=1, le=MAX_REQUESTS, description="Stop after this many requests; null takes all.")
     max_concurrency: int | None = Field(
         default=None,
         ge=1,

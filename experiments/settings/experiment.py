@@ -137,6 +137,9 @@ class Pool(Params):
         return self
 
 
+SMOKE_INTERVAL_S = 5.0
+
+
 class Study(Params):
     """What every kind of config has."""
 
@@ -152,6 +155,10 @@ class Study(Params):
         description="Dotted paths, each with a list of values, or a mapping of names for the runs to values; one run for "
         "every combination",
     )
+
+    @classmethod
+    def shrink(cls, draft: dict[str, Any]) -> None:
+        """Changes a config, not yet checked, into one that runs in seconds: `--smoke`. Its traffic is shortened already."""
 
     def describe(self) -> list[str]:
         """Returns what follows from the config, line by line, for `--dry-run`."""
@@ -180,6 +187,13 @@ class Experiment(Study):
         description="Seconds after the last arrival in which requests may still finish; what is left is counted as in flight. "
         "So long, too, a client that holds requests back (max_concurrency) waits for one to end",
     )
+
+    @classmethod
+    def shrink(cls, draft: dict[str, Any]) -> None:
+        """Measures everything, in intervals of a few seconds at most."""
+        draft.pop("measure", None)
+        interval = draft.get("timeline_interval_s", SMOKE_INTERVAL_S)
+        draft["timeline_interval_s"] = min(interval, SMOKE_INTERVAL_S) if type(interval) in (int, float) else interval
 
     def window_mistake(self) -> str:
         """Returns what is wrong if nothing can arrive in the measured window; a recording is read for it.

@@ -12,20 +12,18 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from experiments.plans.config import Plan
-from experiments.settings.experiment import Experiment, Study
+from experiments.settings.experiment import Study
 from experiments.settings.mistakes import Mistake, mistakes_in
 from experiments.settings.sections import section_at, step
 from experiments.settings.sweeps import Change, Point, apply, find, points, slug
+from experiments.settings.tasks import TASKS, schema_of
 from experiments.settings.texts import bounded, nearest, unknown_name
 from experiments.settings.wording import shown
 from experiments.settings.yaml_files import located, parse_yaml, read_config
-from experiments.tasks import TASKS, schema_of
 from sim.errors import ConfigError
 from sim.limits import MAX_SEED
 
 SMOKE_REQUESTS = 2000
-SMOKE_INTERVAL_S = 5.0
 MOST_LINES = 50
 """Mistakes of one file that are told at once."""
 
@@ -225,20 +223,11 @@ def _shrunk(draft: dict[str, Any]) -> dict[str, Any]:
     """A copy that runs in seconds."""
     draft = copy.deepcopy(draft)
     schema = schema_of(draft)
-    if draft.get("kind") == "calibrate_gpu":
-        draft["max_rounds"] = 1
     traffic = section_at(schema, draft, ("traffic",))
     if traffic is not None and "limit" in traffic.keys:
         limit = draft["traffic"].get("limit")
         draft["traffic"]["limit"] = min(limit, SMOKE_REQUESTS) if type(limit) is int else limit or SMOKE_REQUESTS
-    if schema is Plan:
-        trials = draft.get("trials")
-        draft["trials"] = {**(trials if isinstance(trials, dict) else {}), "seeds": [1, 2]}
-    if schema is not Experiment:
-        return draft
-    draft.pop("measure", None)
-    interval = draft.get("timeline_interval_s", SMOKE_INTERVAL_S)
-    draft["timeline_interval_s"] = min(interval, SMOKE_INTERVAL_S) if type(interval) in (int, float) else interval
+    schema.shrink(draft)
     return draft
 
 

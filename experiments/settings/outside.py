@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from daybreak import PACKAGES
 from experiments.settings.texts import bounded, nearest
 from sim.errors import ConfigError, EngineError, InvariantError, TraceError
 
 EXTERNAL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a policy from outside is named: `package.module:name`."""
 
-_OURS = ("sim", "replicas", "routers", "autoscalers", "traces", "planning", "experiments")
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _SAID = (ConfigError, TraceError, EngineError, InvariantError)  # already in words
 
@@ -116,7 +116,7 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_ours(module_name: str) -> bool:
-    return module_name.partition(".")[0] in _OURS
+    return module_name.partition(".")[0] in PACKAGES
 
 
 def _in_words(error: BaseException, module_name: str) -> str:

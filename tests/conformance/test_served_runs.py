@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.recorded.recordings import Recording
+from accuracy.measured.recordings import Recording
 from tests.conformance.replay import Replay, recorded_steps
 from tests.shared import shared
 

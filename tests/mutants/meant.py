@@ -28,9 +28,9 @@ WRITTEN = unit("results", "summary_scopes", "attainment")
 TESTS = {
     "autoscalers/*.py": POLICIES,
     "experiments/calibrated.py": FITTED,
-    "experiments/plans/*.py": PLANS,
-    "experiments/plans/demand.py": (*PLANS, *unit("served_capacity")),
-    "experiments/plans/fleets.py": (*PLANS, *unit("outside_the_fit")),
+    "planning/plans/*.py": PLANS,
+    "planning/plans/demand.py": (*PLANS, *unit("served_capacity")),
+    "planning/plans/fleets.py": (*PLANS, *unit("outside_the_fit")),
     "experiments/results/*.py": WRITTEN,
     "experiments/results/asked.py": unit("asked", "replay"),
     "experiments/results/shortage.py": unit("shortage"),
@@ -80,7 +80,7 @@ TESTS = {
 
 LEFT_OUT = (
     "*/__init__.py",
-    *(f"experiments/plans/{one}.py" for one in ("config", "figures", "page", "plots", "progress", "report*", "run", "tables")),
+    *(f"planning/plans/{one}.py" for one in ("config", "figures", "page", "plots", "progress", "report*", "run", "tables")),
 )
 """Pages, pictures and tables: of them tests read the words and numbers that matter, not every size."""
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.plans.trial import simulate
 from experiments.settings.experiment import ROUTER
 from planning.balance import mixed_at, mixed_capacity
 from planning.instance import Instance
+from planning.plans.trial import simulate
 from replicas.capacity import capacity
 from replicas.catalog import gpu, model
 from replicas.surrogate import Surrogate

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from experiments.recorded.llmservingsim import find_runs
-from experiments.recorded.replay import engine_options, simulation_of
+from accuracy.measured.llmservingsim import find_runs
+from accuracy.repeated.replay import engine_options, simulation_of
 from experiments.settings.experiment import Experiment
 from replicas.calibration.file import write
 from sim.errors import TraceError

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from accuracy.measured.rows import read_served
+from accuracy.repeated.simulated import simulate
 from experiments import run
-from experiments.served.rows import read_served
-from experiments.served.simulated import simulate
 from replicas.calibration.file import Calibration, DeviceTime
 from replicas.calibration.gpu import Efficiencies, GpuCalibration, read_any, read_for, write_gpu
 from replicas.catalog import gpu, model

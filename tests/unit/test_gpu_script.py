@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.gpu.__main__ import Session, main
+from accuracy.gpu.__main__ import Session, main
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -14,9 +14,9 @@ import pytest
 
 import routers
 import sim.invariants
-from experiments.plans import trial
-from experiments.served import simulated
+from accuracy.repeated import simulated
 from experiments.settings.router import Router
+from planning.plans import trial
 from replicas.data_plane import set_now
 from replicas.plane import DataPlane
 from routers.pick import router

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.calibrations.config import Calibrate
+from accuracy.calibrations.config import Calibrate
 from replicas.calibration.fit import fit
 from replicas.calibration.measure import Patience, measure_all
 from replicas.calibration.shapes import worth_measuring

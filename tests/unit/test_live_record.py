@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.recorded.recordings import Recording as ReadRecording
+from accuracy.measured.recordings import Recording as ReadRecording
 from replicas.live.record import record
 from tests.live_engines import NaiveEngine, per_token
 from tests.unit.test_live_replicas import SETTINGS

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from accuracy.calibrations.gpu_config import CalibrateGpu
+from accuracy.measured.results import Served
+from accuracy.measured.rows import read_served
+from accuracy.repeated.simulated import experiment_of, simulate
 from experiments import run
-from experiments.calibrations.gpu_config import CalibrateGpu
-from experiments.served.results import Served
-from experiments.served.rows import read_served
-from experiments.served.simulated import experiment_of, simulate
 from sim.errors import TraceError
 from tests.unit.test_gpu_calibration import TRUE, of_a_gpu, row, write_gpu
 

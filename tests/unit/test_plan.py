@@ -12,17 +12,17 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from experiments.plans.confidence import judged, lower_bound, share_within, targets_of
-from experiments.plans.demand import measured
-from experiments.plans.fleets import base_case, candidates_of, option
-from experiments.plans.min_gpus import fewest, search
-from experiments.plans.outcome import Outcome, worked_out
-from experiments.plans.page import as_text
-from experiments.plans.report import page
-from experiments.plans.run import document
-from experiments.plans.simulated import simulated
-from experiments.plans.trial import Arriving, Ran, arrivals_of, separate, shared
 from experiments.settings.loading import load
+from planning.plans.confidence import judged, lower_bound, share_within, targets_of
+from planning.plans.demand import measured
+from planning.plans.fleets import base_case, candidates_of, option
+from planning.plans.min_gpus import fewest, search
+from planning.plans.outcome import Outcome, worked_out
+from planning.plans.page import as_text
+from planning.plans.report import page
+from planning.plans.run import document
+from planning.plans.simulated import simulated
+from planning.plans.trial import Arriving, Ran, arrivals_of, separate, shared
 from sim.errors import ConfigError
 from tests.shared import shared as shared_file
 
@@ -260,9 +260,7 @@ def test_who_is_never_served_misses_every_target() -> None:
 def test_two_pools_in_a_row_serve_everybody_and_more_instances_serve_faster(opening: Outcome) -> None:
     plan = opening.plan
     rows = arrivals_of(plan, opening.traffic, 1).rows[:20_000]
-    few, many = (
-        separate(plan, opening.fleet, Arriving(rows), {"prefill": 14, "decode": number}, 1) for number in (7, 20)
-    )
+    few, many = (separate(plan, opening.fleet, Arriving(rows), {"prefill": 14, "decode": number}, 1) for number in (7, 20))
     is_served = np.isfinite(few.ttft_s)
     too_long = rows["num_prompt_tokens"] + 1 > plan.replicas.max_model_len
     assert (is_served == ~too_long).all()

@@ -11,22 +11,22 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
-from experiments.plans.answer import decided
-from experiments.plans.confidence import Target, judged, share_within
-from experiments.plans.demand import measured
-from experiments.plans.fleets import Fleet, base_case, option
-from experiments.plans.min_gpus import search
-from experiments.plans.outcome import Outcome, worked_out
-from experiments.plans.page import as_text
-from experiments.plans.progress import Progress
-from experiments.plans.report import headline, page
-from experiments.plans.run import document
-from experiments.plans.simulated import simulated
-from experiments.plans.sizes import at_size, in_proportion
-from experiments.plans.trial import Arriving, Ran, arrivals_of, separate, shared
-from experiments.plans.verify import Row, _percentile, verified
 from experiments.running import Result
 from experiments.settings.loading import load
+from planning.plans.answer import decided
+from planning.plans.confidence import Target, judged, share_within
+from planning.plans.demand import measured
+from planning.plans.fleets import Fleet, base_case, option
+from planning.plans.min_gpus import search
+from planning.plans.outcome import Outcome, worked_out
+from planning.plans.page import as_text
+from planning.plans.progress import Progress
+from planning.plans.report import headline, page
+from planning.plans.run import document
+from planning.plans.simulated import simulated
+from planning.plans.sizes import at_size, in_proportion
+from planning.plans.trial import Arriving, Ran, arrivals_of, separate, shared
+from planning.plans.verify import Row, _percentile, verified
 from sim.errors import ConfigError
 
 TTFT, TPOT = Target("ttft_s", "p99", 1.0), Target("tpot_s", "p90", 0.05)
@@ -710,7 +710,7 @@ def test_no_result_depends_on_how_many_arrivals_are_loaded_at_a_time(tmp_path: P
     arriving = arrivals_of(outcome.plan, outcome.traffic, 1)
     found = []
     for chunk_rows in (1 << 15, 7, 200):
-        monkeypatch.setattr("experiments.plans.trial.CHUNK_ROWS", chunk_rows)
+        monkeypatch.setattr("planning.plans.trial.CHUNK_ROWS", chunk_rows)
         found.append(shared(arriving, outcome.fleet.instance, 2, outcome.plan.trials.router, 1))
     for other in found[1:]:
         np.testing.assert_array_equal(other.ttft_s, found[0].ttft_s)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.reference import markdown, schema, whole_schema
-from experiments.tasks import TASKS
+from experiments.settings.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 

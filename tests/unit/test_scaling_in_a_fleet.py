@@ -78,9 +78,7 @@ def test_the_last_replica_is_not_drained_while_it_serves() -> None:
 
 
 def test_a_fixed_pool_of_none_stays_at_none() -> None:
-    ran = run(
-        arrivals([(0.0, 10, 1)]), autoscaler=Watched(Fixed(replicas=0)), max_replicas=1, max_drain_s=100.0
-    )
+    ran = run(arrivals([(0.0, 10, 1)]), autoscaler=Watched(Fixed(replicas=0)), max_replicas=1, max_drain_s=100.0)
     assert ran.simulation.machines == []
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import yaml
 
+from accuracy.errors import Measures
+from accuracy.measured.chats import TEMPLATE_S
+from accuracy.measured.results import Served, choose
+from accuracy.measured.rows import read_served
+from accuracy.repeated.repeats import repeats
+from accuracy.repeated.simulated import Outcome, engine_options, experiment_of, simulate
 from experiments import run
-from experiments.served.chats import TEMPLATE_S
-from experiments.served.repeats import repeats
-from experiments.served.results import Served, choose
-from experiments.served.rows import read_served
-from experiments.served.simulated import Outcome, engine_options, experiment_of, simulate
-from experiments.validations.errors import Measures
 from replicas import catalog
 from sim.errors import TraceError
 from tests.shared import shared

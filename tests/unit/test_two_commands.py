@@ -43,9 +43,7 @@ def test_two_seeds_at_once_into_one_folder_do_not_mix(config: Path) -> None:
     assert {json.loads(path.read_text())["seed"] for path in Path("results/day").glob("*/manifest.json")} == {3 - second}
 
 
-def test_the_second_command_is_told_who_writes_there_and_since_when(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_second_command_is_told_who_writes_there_and_since_when(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with held([Path("results/day")]):
         assert main([str(config), "--jobs", "1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from accuracy.errors import Measures, errors, spread_between
+from accuracy.measured.recordings import Recording
+from accuracy.validations.run import is_repeat
 from experiments import run
 from experiments.cli import main
-from experiments.recorded.recordings import Recording
-from experiments.validations.errors import Measures, errors, spread_between
-from experiments.validations.run import is_repeat
 from sim.errors import ConfigError, TraceError
 from tests.recordings import record, some_requests
 from tests.shared import shared

@@ -19,7 +19,7 @@ from experiments.results.writer import RunWriter
 from sim.errors import ConfigError, TraceError
 from tests.commands import CONFIG, ENVIRONMENT, command
 
-THEIRS = '''
+THEIRS = """
 import sys
 import numpy as np
 from autoscalers import Autoscaler, Wanted
@@ -146,7 +146,7 @@ class Known(Traffic):
         if self.how == "none":
             return
         yield [1, 2] if self.how == "list" else rows
-'''
+"""
 
 
 @pytest.fixture

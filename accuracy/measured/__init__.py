@@ -1,0 +1,1 @@
+"""What a real engine left: recorded runs, requests and steps, and served results that others published."""

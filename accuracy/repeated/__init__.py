@@ -1,0 +1,1 @@
+"""The same load and engine, simulated."""
