@@ -148,6 +148,7 @@ class Wiring:
             classes_of(experiment, experiment.gateway),
             self.traffic.segments_of,
             experiment.traffic.max_concurrency,
+            experiment.traffic.max_follows,
         )
         return LivePlane(*parts, sources=self.sources) if self.sources else DataPlane(*parts)
 

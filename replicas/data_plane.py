@@ -1,8 +1,8 @@
 """The data plane: everything between two control events, in exact event order, in one compiled loop.
 
 At equal times a step's end comes before a scrape, a scrape before an arrival, an arrival before an idle engine wakes, and
-a control event before all of them. A request that its client holds back until another ends arrives at that very instant, so
-after the end of that step, and after the next one is planned.
+a control event before all of them. A request that waits for another's end arrives, where nothing else delays it, at that very
+instant, so after the end of that step, and after the next one is planned.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ from replicas.delivery import count_in_system
 from replicas.engine import turn
 from replicas.events import next_to_end
 from replicas.gateway import CHOOSE_TYPE, append_unrouted, ask, let_in, offer, refusal, reject, route
-from replicas.queues import slot_of
 from replicas.together import first_together
+from sim.coming import appear, count_arrival, next_arrival_at_s
 from sim.compiled import loop, verb
 from sim.records import (
     BAD_ROUTE,
@@ -30,31 +30,6 @@ from sim.records import (
     Fleet,
     RouterState,
 )
-
-
-@verb
-def next_arrival_at_s(fleet: Fleet) -> float:
-    """Returns when the next loaded request arrives; inf when there is none, or its client has as many in flight as it may.
-
-    One that was held back arrives when the number in flight last fell.
-    """
-    clock = fleet.clock[0]
-    if clock.next_arrival == clock.num_loaded or clock.num_in_system >= clock.max_concurrency:
-        return float("inf")
-    return max(fleet.requests[slot_of(fleet, clock.next_arrival)].arrived_at_s, clock.in_system_since_s)
-
-
-@verb
-def stamp(fleet: Fleet) -> None:
-    """Notes that the next request arrives now, and how long its client has held it back."""
-    clock = fleet.clock[0]
-    request = fleet.requests[slot_of(fleet, clock.next_arrival)]
-    held_s = clock.now_s - request.arrived_at_s
-    if held_s > 0:
-        clock.num_held += 1
-        clock.held_s += held_s
-        clock.max_held_s = max(clock.max_held_s, held_s)
-        request.arrived_at_s = clock.now_s
 
 
 @verb
@@ -100,22 +75,21 @@ def show(fleet: Fleet, r: int) -> None:
 
 
 @verb
-def must_ask_python(fleet: Fleet) -> bool:
-    """Tells whether the arriving request waits for a router written in plain Python, and shows it to it."""
+def must_ask_python(fleet: Fleet, i: int) -> bool:
+    """Tells whether request `i`, which arrives, waits for a router written in plain Python, and shows it to it."""
     clock = fleet.clock[0]
-    if not clock.routes_in_python or clock.chosen != NONE or refusal(fleet, clock.next_arrival) != NO_REASON:
+    if not clock.routes_in_python or clock.chosen != NONE or refusal(fleet, i) != NO_REASON:
         return False
-    ask(fleet, clock.next_arrival)
-    offer(fleet, clock.next_arrival)
+    ask(fleet, i)
+    offer(fleet, i)
     return clock.num_offered > 0
 
 
 @verb
-def arrive(fleet: Fleet, choose: Any, state: RouterState) -> bool:
-    """Lets the next request in: refuses it, keeps it until a replica is ready, or sends it to one."""
+def arrive(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
+    """Lets request `i` in: refuses it, keeps it until a replica is ready, or sends it to one."""
     clock = fleet.clock[0]
-    i = clock.next_arrival
-    clock.next_arrival += 1
+    count_arrival(fleet)
     count_in_system(clock, 1, clock.now_s)
     reason = refusal(fleet, i)
     if reason != NO_REASON:
@@ -137,7 +111,7 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
         if clock.next_arrival == clock.num_loaded:
             if not clock.is_exhausted:
                 return NEEDS_ARRIVALS
-            if clock.num_ended == clock.num_loaded:
+            if clock.num_to_come + clock.num_in_system == 0:
                 return ENDED
         r = next_to_end(fleet)
         step_ends_at_s, arrives_at_s = fleet.next_end_at_s[r], next_arrival_at_s(fleet)
@@ -155,8 +129,8 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
         elif clock.next_scrape_at_s == now_s:
             scrape(fleet)
         else:
-            stamp(fleet)
-            if must_ask_python(fleet):
+            i = appear(fleet)
+            if must_ask_python(fleet, i):
                 return NEEDS_ROUTE
-            if not arrive(fleet, choose, state):
+            if not arrive(fleet, choose, state, i):
                 return BAD_ROUTE

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numba as nb
 import numpy as np
 
 from replicas.batches import batch_of, oldest_batch
@@ -11,9 +12,10 @@ from replicas.prefix_cache import register_blocks
 from replicas.queues import client_of, leave_waiting, remove, sequence_of, slot_of
 from replicas.rate_limit import settle
 from replicas.speculation import count_accepted, count_forced, grows_unevenly, leave_batch
-from sim.compiled import rare, verb
+from sim.coming import note_end
+from sim.compiled import loop, rare, verb
 from sim.metrics import itl_bin
-from sim.records import CALENDAR, CATCHING_UP, EXPECTED, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
+from sim.records import CALENDAR, CATCHING_UP, EXPECTED, FINISHED, FLEET_TYPE, GONE, NONE, SURPLUS, WAITING, Fleet
 
 
 @verb
@@ -170,13 +172,15 @@ def count_in_flight(fleet: Fleet, r: int, i: int, change: int) -> None:
 
 @verb
 def end(fleet: Fleet, i: int, status: int, now_s: float) -> None:
-    """Ends request `i`, which is on no replica, and counts it out of the system."""
+    """Ends request `i`, which is on no replica, counts it out of the system, and lets those come that waited for this."""
     clock, request = fleet.clock[0], fleet.requests[slot_of(fleet, i)]
     if request.phase != EXPECTED:
         settle(fleet.classes[request.class_id], request, status, now_s)
     request.phase, request.status, request.finished_at_s = GONE, status, now_s
     clock.num_ended += 1
     count_in_system(clock, -1, now_s)
+    if clock.max_follows > 0:
+        note_end(fleet, i, status, now_s)
 
 
 @verb
@@ -186,3 +190,9 @@ def count_in_system(clock: Any, change: int, now_s: float) -> None:
     clock.in_system_since_s = now_s
     clock.num_in_system += change
     clock.peak_in_system = max(clock.peak_in_system, clock.num_in_system)
+
+
+@loop(nb.types.void(FLEET_TYPE, nb.types.int64, nb.types.int64, nb.types.int64, nb.types.float64))
+def leave_live(fleet: Fleet, r: int, i: int, status: int, now_s: float) -> None:
+    """Takes request `i` off a live replica for good; its lists and gauges know of it no more."""
+    leave(fleet, r, i, status, now_s)

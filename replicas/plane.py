@@ -44,6 +44,7 @@ class DataPlane:
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         segments_of: tells the token content of arrivals: rows of ARRIVAL -> their SEGMENT records, one row's after the other.
         max_concurrency: requests that the client has in flight at most; None = no limit.
+        max_follows: most rows of the traffic from a request to one that follows it; 0 = none follows another.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class DataPlane:
         classes: Any = None,
         segments_of: Callable[[Any], Any] = lambda arrivals: NO_SEGMENTS,
         max_concurrency: int | None = None,
+        max_follows: int = 0,
     ) -> None:
         in_flight = NO_LIMIT if max_concurrency is None else max_concurrency
-        limits = (scrape_interval_s, classes, in_flight, state.clients)
+        limits = (scrape_interval_s, classes, in_flight, state.clients, max_follows)
         self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, *limits)
         self.segments_of = segments_of
         self.fleet.engines["first_slot"] = np.cumsum([0, *num_slots[:-1]])

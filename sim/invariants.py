@@ -107,7 +107,9 @@ def check(
         sum(((m.released_at_s or 0.0) - m.requested_at_s) * m.num_gpus for m in pool.machines if m.pool == pool.spec.name)
         for pool in pools
     ]
-    _equal(1, "every request that arrived is counted once", audit.num_requests, int(clock.num_loaded))
+    _equal(1, "every request that arrived is counted once", audit.num_requests, int(clock.num_arrived))
+    num_left = int(clock.num_arrived + clock.num_to_come + fleet.never_sent.sum())
+    _equal(1, "rows of the traffic that arrived, are to come or never do", num_left, int(clock.num_loaded))
     _equal(1, "requests that ended", int(audit.num_by_status.sum() - audit.num_by_status[IN_FLIGHT]), int(clock.num_ended))
     _equal(2, "times the clock ran backwards", int(clock.num_time_reversals), 0)
     where = f" (first: request {audit.first_out_of_order})" if audit.num_out_of_order else ""

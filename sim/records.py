@@ -46,10 +46,42 @@ ARRIVAL = np.dtype(
         ("class_id", "i8"),
         ("first_segment", "i8"),  # in the traffic's segments
         ("num_segments", "i8"),  # 0 = no token is shared with anybody
+        ("follows", "i8"),  # how many rows before this one the request is that it follows; 0 = it follows none
+        ("delay_s", "f8"),  # from the end of that one to the arrival of this one: a think time
     ],
     align=True,
 )
-"""What traffic yields: one row a request, sorted by `arrived_at_s`, at least one prompt and one output token."""
+"""What traffic yields: one row a request, sorted by `arrived_at_s`, at least one prompt and one output token.
+
+A request that follows another, as the next turn of a conversation does, arrives `delay_s` after that one has finished, and not
+before its own `arrived_at_s`. If that one does not finish, because it was refused or failed, the conversation does not go on:
+this request and all that follow it are never sent, and counted as such.
+"""
+
+COMING = np.dtype(
+    [
+        ("due_at_s", "f8"),  # when it is there to be sent; until the one it follows has finished, the earliest that may be
+        ("delay_s", "f8"),
+        ("ended_at_s", "f8"),  # NEVER until it has ended, where others may follow it; inf = it did not finish
+        ("first_segment", "i8"),  # in the ring of segments
+        ("num_prompt_tokens", "i4"),
+        ("num_output_tokens", "i4"),
+        ("num_segments", "i4"),
+        ("follows", "i4"),
+        ("first_follower", "i4"),  # head of the list of those that wait for its end
+        ("next", "i4"),  # in such a list; -1 at the end
+        ("class_id", "i2"),
+        ("state", "i1"),
+    ],
+    align=True,
+)
+"""A row of the traffic on its way to being a request. Links hold row numbers, counted from the traffic's first."""
+
+# How far a row has come (COMING.state): not arrived yet; arrived, but others may follow it; nothing depends on it any more.
+TO_COME, ARRIVED, OVER = range(3)
+
+TIMED = np.dtype([("at_s", "f8"), ("number", "i8")], align=True)
+"""Something that is to happen at an instant to one request, or row of the traffic: an entry of a heap (`sim.timed`)."""
 
 SEGMENT = np.dtype([("content", "i8"), ("num_tokens", "i8")], align=True)
 """A stretch of a request's tokens: the first `num_tokens` of a stream of tokens that `content` names.
@@ -362,10 +394,15 @@ ENGINE = np.dtype(
 CLOCK = np.dtype(
     [
         ("now_s", "f8"),
-        ("next_arrival", "i8"),  # id of the next request to arrive
-        ("num_loaded", "i8"),  # ids below this are in the ring
+        ("num_loaded", "i8"),  # rows of the traffic below this have been let in
+        ("next_arrival", "i8"),  # the first of them, of those that follow no other, that has not arrived
+        ("num_to_come", "i8"),  # of those let in, how many may still arrive
+        ("num_forgotten", "i8"),  # rows below this are over, and their places free
+        ("max_follows", "i8"),  # most rows from a request to one that follows it; 0 = none follows another
+        ("num_arrived", "i8"),  # ids below this are in the ring of requests
         ("num_taken", "i8"),  # ids below this have been taken out again
         ("is_exhausted", "i8"),  # no traffic after num_loaded
+        ("num_arriving", "i8"),  # entries in the heap of arrivals
         ("num_ready", "i8"),  # replicas in fleet.ready
         ("num_offered", "i8"),  # replicas in fleet.offered
         ("unrouted", QUEUE),
@@ -405,6 +442,11 @@ class Fleet(Bundle):
     """All state of the data plane. Request `id` lives in `requests[id & (requests.size - 1)]` while it is in the window."""
 
     clock: Annotated[Any, CLOCK, 1]  # (1,)
+    arriving: Annotated[Any, TIMED, 1]  # (a bound on the entries,) a heap of the rows of which it is known when they are due
+    coming: Annotated[Any, COMING, 1]  # (power of two,) a ring over the rows of the traffic that are not over
+    row_of: Annotated[Any, "i4", 1]  # (power of two,) a ring like `requests`: the row of the traffic that each one is
+    never_sent: Annotated[Any, "i8", 1]  # (num_classes,) rows that never arrive
+    blank: Annotated[Any, REQUEST, 1]  # (1,) a request that nothing has happened to yet
     requests: Annotated[Any, REQUEST, 1]  # (power of two,) a ring over the ids in flight
     asking: Annotated[Any, REQUEST_VIEW, 1]  # (1,) the request now being routed
     replicas: Annotated[Any, REPLICA, 1]  # (num_slots,)

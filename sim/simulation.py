@@ -1,6 +1,5 @@
 """The control plane: SimPy owns the clock, and between two of its events the data plane runs."""
 
-import itertools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +10,8 @@ import simpy
 from sim.errors import EngineError
 from sim.invariants import Audit, check
 from sim.pool import Machine, Plane, Pool, PoolSpec
-from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, NO_LIMIT, WOKEN
+from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, WOKEN
+from sim.window import to_come
 
 
 class RunsRequests(Plane, Protocol):
@@ -97,7 +97,6 @@ class Simulation:
         self.num_machines_told = 0
         self.interval_started_at_s = 0.0
         self.is_cut_short = False
-        self.num_never_sent = np.zeros(plane.fleet.classes.size, np.int64)  # requests, by class
         self.failure = ""  # of a real engine, which ended the run
         self.invariants: list[str] = []  # that were checked at its end
 
@@ -119,6 +118,11 @@ class Simulation:
             self.audit, self.plane.fleet, self.pools, is_cut_short=self.is_cut_short, num_undeclared_oracles=self.num_looks()
         )
         return float(self.env.now)
+
+    @property
+    def num_never_sent(self) -> Any:
+        """Requests of the traffic that never arrived, (num_classes,)."""
+        return self.plane.fleet.never_sent
 
     def dispatch(self) -> Generator[Any, Any, None]:
         """The main loop: lets the data plane run up to the next control event, and serves what it comes back for."""
@@ -145,22 +149,29 @@ class Simulation:
                 yield self.env.timeout(0)  # the control event at this very time goes first
 
     def gives_up_at_s(self) -> float:
-        """Returns when requests that are still in flight stay so; as long as a client has more to send, the traffic goes on.
+        """Returns when requests that are still in flight stay so.
 
-        A request that ends makes room for one that was held back: between the two nothing is held, but the traffic is not over.
+        While requests are to come, the traffic goes on: they may wait for others to end. It then ends with the latest arrival
+        or end, or with the next arrival that is certain.
         """
-        ends_at_s, clock = self.traffic_ends_at_s, self.plane.fleet.clock[0]
-        if clock.max_concurrency != NO_LIMIT and clock.next_arrival < clock.num_loaded:
-            ends_at_s = max(ends_at_s, float(clock.in_system_since_s))
+        ends_at_s, fleet = self.traffic_ends_at_s, self.plane.fleet
+        if fleet.clock[0].num_to_come > 0:
+            next_at_s = float(fleet.arriving[0].at_s)
+            ends_at_s = max(ends_at_s, float(fleet.clock[0].in_system_since_s), next_at_s if np.isfinite(next_at_s) else 0.0)
         return ends_at_s + self.horizon.max_drain_s
 
     def drop_unsent(self) -> None:
-        """Forgets the requests that have not arrived, of which the client still has some, and counts them: they never do."""
-        fleet, clock = self.plane.fleet, self.plane.fleet.clock[0]
-        loaded = np.arange(clock.next_arrival, clock.num_loaded) & (fleet.requests.size - 1)
-        for rows in itertools.chain([fleet.requests[loaded]], self.arrivals):
-            self.num_never_sent += np.bincount(rows["class_id"], minlength=self.num_never_sent.size)
-        clock.num_loaded = clock.next_arrival
+        """Counts the requests that have not arrived, of which the client still has some: they never do."""
+        clock = self.plane.fleet.clock[0]
+        self.count_unsent(to_come(self.plane.fleet))
+        for rows in self.arrivals:
+            self.count_unsent(rows)
+            clock.num_loaded += len(rows)
+        clock.num_to_come = 0
+
+    def count_unsent(self, rows: Any) -> None:
+        """Counts rows of the traffic, (n,), that never arrive."""
+        self.num_never_sent[:] += np.bincount(rows["class_id"], minlength=self.num_never_sent.size)
 
     def move_window(self) -> None:
         """Writes the requests that have ended and lets the next ones in."""
@@ -173,7 +184,7 @@ class Simulation:
             self.last_arrival_at_s = float(arrivals[-1]["arrived_at_s"])
         else:
             planned_s = self.last_arrival_at_s if self.horizon.ends_with_last_arrival else self.traffic_ends_at_s
-            self.traffic_ends_at_s = max(planned_s, float(self.env.now))  # later than planned: a client held requests back
+            self.traffic_ends_at_s = max(planned_s, float(self.env.now))  # later than planned: requests waited for others
 
     def tell_drained(self, slot: int) -> None:
         """Tells the pools that a draining engine has served its last request."""

@@ -1,6 +1,7 @@
-"""The window of requests in flight: a ring over their ids, filled from the traffic and emptied in order of arrival.
+"""The window of requests in flight: a ring over their ids, which are numbers in order of arrival, emptied in that order.
 
-Memory follows the spread of the ids in flight, not the length of the trace.
+Before they arrive, the rows of the traffic wait in a ring of their own, which is filled a chunk at a time (`sim.coming`).
+Memory follows the spread of the ids in flight and of the rows to come, not the length of the trace.
 """
 
 import mmap
@@ -12,6 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from sim.coming import expect_next, place_of, wait_for
 from sim.compiled import loop
 from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_TOKENS
 from sim.records import (
@@ -23,6 +25,7 @@ from sim.records import (
     CLASS,
     CLIENT,
     CLOCK,
+    COMING,
     FLEET_TYPE,
     GONE,
     GROWTH,
@@ -32,11 +35,14 @@ from sim.records import (
     NEVER,
     NO_LIMIT,
     NONE,
+    OVER,
     REPLICA,
     REQUEST,
     REQUEST_VIEW,
     SEGMENT,
     SEQUENCE,
+    TIMED,
+    TO_COME,
     Fleet,
     records,
 )
@@ -54,6 +60,7 @@ def new_fleet(
     classes: Any = None,
     max_concurrency: int = NO_LIMIT,
     clients: Any = None,
+    max_follows: int = 0,
 ) -> Fleet:
     """Returns a fleet of `num_slots` empty, closed replicas and no requests.
 
@@ -65,6 +72,7 @@ def new_fleet(
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         max_concurrency: requests that the client has in flight at most.
         clients: (num_slots, API servers) CLIENT records; None = one API server.
+        max_follows: most rows of the traffic from a request to one that follows it; 0 = none follows another.
     """
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
@@ -83,7 +91,7 @@ def new_fleet(
     most_in_flight = int((engines["num_stages"] + engines["async_scheduling"]).max())
     clock = records(CLOCK, 1)
     clock.chosen = clock.drained = clock["unrouted"]["head"] = clock["unrouted"]["tail"] = NONE
-    clock.max_concurrency = max_concurrency
+    clock.max_concurrency, clock.max_follows = max_concurrency, max_follows
     clock.scrape_interval_s = scrape_interval_s
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
     replicas = records(REPLICA, num_slots)
@@ -95,6 +103,11 @@ def new_fleet(
     num_leaves = 1 << (num_slots - 1).bit_length()
     return Fleet(
         clock=clock,
+        arriving=_empty_heap(_SMALLEST_RING),
+        coming=records(COMING, _SMALLEST_RING),
+        row_of=np.zeros(_SMALLEST_RING, np.int32),
+        never_sent=np.zeros(classes.size, np.int64),
+        blank=_blank_request(),
         requests=records(REQUEST, _SMALLEST_RING),
         asking=records(REQUEST_VIEW, 1),
         replicas=replicas,
@@ -158,7 +171,7 @@ def _winner_tree(num_leaves: int) -> np.ndarray[Any, Any]:
 
 
 def load(fleet: Fleet, arrivals: Any, segments: Any = NO_SEGMENTS) -> Fleet:
-    """Puts the next `arrivals` into the window and returns the fleet, whose rings may have grown.
+    """Lets the next `arrivals` in, each of which will be a request at its time; returns the fleet, whose rings may have grown.
 
     Rows that ended must have been taken out with `take_ended` first, or the rings grow more than they have to.
 
@@ -168,10 +181,11 @@ def load(fleet: Fleet, arrivals: Any, segments: Any = NO_SEGMENTS) -> Fleet:
         segments: (m,) SEGMENT records: those of the first arrival, then those of the second, and so on.
     """
     _check_fits(fleet, arrivals)
-    fleet = _grown(fleet, int(fleet.clock[0].num_loaded) + len(arrivals) - int(fleet.clock[0].num_taken))
+    _forget(fleet)
+    fleet = _grown(fleet, len(arrivals))
     if len(segments) and fleet.sequences.size > 1:
         fleet = _with_segments(fleet, segments)
-    _expect(fleet, np.ascontiguousarray(arrivals).view(np.recarray), _blank_request())
+    _let_in(fleet, np.ascontiguousarray(arrivals).view(np.recarray))
     return fleet
 
 
@@ -181,6 +195,7 @@ def _check_fits(fleet: Fleet, arrivals: Any) -> None:
     assert not len(arrivals) or arrivals["class_id"].max() < MAX_CLASSES, "a class beyond 16 bits"
     for name in ("num_prompt_tokens", "num_output_tokens"):
         assert not len(arrivals) or 0 <= arrivals[name].min() <= arrivals[name].max() <= MAX_TOKENS, f"{name} beyond 32 bits"
+    assert not len(arrivals) or 0 <= arrivals["follows"].min() <= arrivals["follows"].max() <= fleet.clock[0].max_follows
 
 
 def _blank_request() -> Any:
@@ -193,27 +208,50 @@ def _blank_request() -> Any:
     return blank
 
 
+def _empty_heap(size: int) -> Any:
+    """Returns (size,) TIMED: a heap without an entry."""
+    heap = records(TIMED, size)
+    heap["at_s"] = np.inf
+    return heap
+
+
 _ARRIVALS_TYPE = nb.types.Array(nb.from_dtype(ARRIVAL), 1, "C")
-_REQUESTS_TYPE = nb.types.Array(nb.from_dtype(REQUEST), 1, "C")
 
 
-@loop(nb.types.void(FLEET_TYPE, _ARRIVALS_TYPE, _REQUESTS_TYPE))
-def _expect(fleet: Fleet, arrivals: Any, blank: Any) -> None:
+@loop(nb.types.void(FLEET_TYPE, _ARRIVALS_TYPE))
+def _let_in(fleet: Fleet, arrivals: Any) -> None:
     clock = fleet.clock[0]
+    was_empty = clock.next_arrival == clock.num_loaded
     for k in range(arrivals.size):
-        slot = clock.num_loaded & (fleet.requests.size - 1)
-        fleet.requests[slot] = blank[0]
-        request, arrival = fleet.requests[slot], arrivals[k]
-        request.arrived_at_s = arrival.arrived_at_s
-        request.num_prompt_tokens = arrival.num_prompt_tokens
-        request.num_output_tokens = arrival.num_output_tokens
-        request.class_id = arrival.class_id
-        sequence = fleet.sequences[clock.num_loaded & (fleet.sequences.size - 1)]
-        sequence.first_segment, sequence.num_segments = clock.num_segments, arrival.num_segments
-        sequence.num_drafts = sequence.num_placeholders = sequence.may_decode_at = 0
-        sequence.last_planned_step = NONE
+        row, arrival = clock.num_loaded, arrivals[k]
+        coming = fleet.coming[place_of(fleet, row)]
+        coming.due_at_s, coming.delay_s, coming.ended_at_s = arrival.arrived_at_s, arrival.delay_s, NEVER
+        coming.num_prompt_tokens, coming.num_output_tokens = arrival.num_prompt_tokens, arrival.num_output_tokens
+        coming.class_id, coming.state = arrival.class_id, TO_COME
+        coming.first_segment, coming.num_segments = clock.num_segments, arrival.num_segments
+        coming.follows, coming.first_follower, coming.next = arrival.follows, NONE, NONE
         clock.num_segments += arrival.num_segments
         clock.num_loaded += 1
+        clock.num_to_come += 1
+        if arrival.follows > 0:
+            wait_for(fleet, row)
+    if was_empty:
+        expect_next(fleet)
+
+
+@loop(nb.types.void(FLEET_TYPE))
+def _forget(fleet: Fleet) -> None:
+    """Frees the places of rows that are over, and that no later row can follow."""
+    clock = fleet.clock[0]
+    last = clock.num_loaded - clock.max_follows
+    while clock.num_forgotten < last and fleet.coming[place_of(fleet, clock.num_forgotten)].state == OVER:
+        clock.num_forgotten += 1
+
+
+def to_come(fleet: Fleet) -> Any:
+    """Returns (n,) COMING: the rows that have been let in and may still arrive."""
+    rows = np.arange(fleet.clock[0].num_forgotten, fleet.clock[0].num_loaded) & (fleet.coming.size - 1)
+    return fleet.coming[rows[fleet.coming["state"][rows] == TO_COME]]
 
 
 def take_ended(fleet: Fleet, *, everything: bool = False) -> Iterator[tuple[int, Any]]:
@@ -224,7 +262,7 @@ def take_ended(fleet: Fleet, *, everything: bool = False) -> Iterator[tuple[int,
         `everything`, those in flight are taken out too.
     """
     clock = fleet.clock[0]
-    last = int(clock.num_loaded) if everything else _first_in_flight(fleet)
+    last = int(clock.num_arrived) if everything else _first_in_flight(fleet)
     for first, ring in _stretches(fleet, int(clock.num_taken), last):
         clock.num_taken = first + ring.stop - ring.start
         yield first, fleet.requests[ring]
@@ -234,7 +272,7 @@ def take_ended(fleet: Fleet, *, everything: bool = False) -> Iterator[tuple[int,
 def _first_in_flight(fleet: Fleet) -> int:
     clock = fleet.clock[0]
     i = clock.num_taken
-    while i < clock.num_loaded and fleet.requests[i & (fleet.requests.size - 1)].phase == GONE:
+    while i < clock.num_arrived and fleet.requests[i & (fleet.requests.size - 1)].phase == GONE:
         i += 1
     return i
 
@@ -249,24 +287,36 @@ def _stretches(fleet: Fleet, first: int, last: int) -> Iterator[tuple[int, slice
         first += stop - start
 
 
-def _grown(fleet: Fleet, num_needed: int) -> Fleet:
-    """Returns the fleet with a ring of at least `num_needed` places; ids, and so all lists, stay as they are."""
-    if num_needed <= fleet.requests.size:
-        return fleet
-    size = 1 << (num_needed - 1).bit_length()
-    first, last = int(fleet.clock[0].num_taken), int(fleet.clock[0].num_loaded)
-    fleet = replace(fleet, requests=_in_larger_ring(fleet.requests, size, first, last))
-    if fleet.sequences.size > 1:
-        fleet = replace(fleet, sequences=_in_larger_ring(fleet.sequences, size, first, last))
+def _grown(fleet: Fleet, num_more: int) -> Fleet:
+    """Returns the fleet with room for `num_more` rows and what becomes of them; ids, and so all lists, stay as they are."""
+    clock = fleet.clock[0]
+    num_to_come = int(clock.num_to_come) + num_more
+    rows = int(clock.num_forgotten), int(clock.num_loaded)
+    ids = int(clock.num_taken), int(clock.num_arrived)
+    fleet = _with_ring(fleet, "coming", rows[1] + num_more - rows[0], rows)
+    for name in ("requests", "row_of", "sequences")[: 3 if fleet.sequences.size > 1 else 2]:
+        fleet = _with_ring(fleet, name, ids[1] + num_to_come - ids[0], ids)
+    if num_to_come > fleet.arriving.size:
+        heap = _empty_heap(1 << (num_to_come - 1).bit_length())
+        heap[: fleet.arriving.size] = fleet.arriving
+        fleet = replace(fleet, arriving=heap)
     return fleet
 
 
+def _with_ring(fleet: Fleet, name: str, num_needed: int, numbers: tuple[int, int]) -> Fleet:
+    """Returns the fleet with at least `num_needed` places in a ring that holds what has the `numbers` from first to last."""
+    ring = getattr(fleet, name)
+    if num_needed <= ring.size:
+        return fleet
+    return replace(fleet, **{name: _in_larger_ring(ring, 1 << (num_needed - 1).bit_length(), *numbers)})
+
+
 def _with_segments(fleet: Fleet, segments: Any) -> Fleet:
-    """Returns the fleet with `segments` behind those of the requests in the window."""
+    """Returns the fleet with `segments` behind those of the requests in the window and of the rows to come."""
     clock, ring = fleet.clock[0], fleet.segments
     last = int(clock.num_segments)
-    is_empty = clock.num_taken == clock.num_loaded
-    first = last if is_empty else int(fleet.sequences[clock.num_taken & (fleet.sequences.size - 1)].first_segment)
+    ids = np.arange(clock.num_taken, clock.num_arrived) & (fleet.sequences.size - 1)
+    first = int(min(fleet.sequences["first_segment"][ids].min(initial=last), to_come(fleet)["first_segment"].min(initial=last)))
     if last + len(segments) - first > ring.size:
         ring = _in_larger_ring(ring, 1 << (last + len(segments) - first - 1).bit_length(), first, last)
     ring[np.arange(last, last + len(segments)) & (ring.size - 1)] = segments
@@ -275,7 +325,7 @@ def _with_segments(fleet: Fleet, segments: Any) -> Fleet:
 
 def _in_larger_ring(ring: Any, size: int, first: int, last: int) -> Any:
     """Returns a ring of `size` places that holds what `ring` held under the numbers from `first` to `last`."""
-    larger = records(ring.dtype, size)
+    larger = records(ring.dtype, size) if ring.dtype.names else np.zeros(size, ring.dtype)
     while first < last:  # stretch by stretch: a copy of all of it on the way would hold a large window three times
         here, there = first & (ring.size - 1), first & (size - 1)
         num = min(last - first, ring.size - here, size - there)

@@ -11,6 +11,7 @@ from replicas.eviction import clear
 from replicas.kv_blocks import take_blocks
 from replicas.prefix_cache import count_free, hold_hits, look_up, register_blocks
 from replicas.queues import sequence_of
+from sim.coming import appear, count_arrival
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL, FLEET_TYPE, SEGMENT, Fleet
@@ -65,8 +66,18 @@ def empty_cache(num_blocks: int, **fields: Any) -> Fleet:
     return fleet
 
 
+@loop(nb.types.void(FLEET_TYPE))
+def bring_in(fleet: Fleet) -> None:
+    """Makes requests of all rows of the traffic that have been let in, in order."""
+    while fleet.clock[0].num_to_come > 0:
+        appear(fleet)
+        count_arrival(fleet)
+
+
 def with_request(fleet: Fleet, num_tokens: int, segments: Sequence[tuple[int, int]], class_id: int = 0) -> Fleet:
     """The fleet with one request more in the window; its id is the number of those before it."""
     arrival = np.zeros(1, ARRIVAL)
     arrival["num_prompt_tokens"], arrival["class_id"], arrival["num_segments"] = num_tokens, class_id, len(segments)
-    return load(fleet, arrival, np.array(list(segments), SEGMENT))
+    fleet = load(fleet, arrival, np.array(list(segments), SEGMENT))
+    bring_in(fleet)
+    return fleet

@@ -164,7 +164,8 @@ def run(
         choose, ask_python = routers.KINDS["random"].choose, router
     ask = (choose, state, ask_python)
     loads = (engines, [max_replicas * num_ranks], NUM_ITL_BINS, scrape_interval_s)
-    parts = (*loads, *ask, classes, contents.segments_of, max_concurrency)
+    max_follows = int(arriving["follows"].max(initial=0))
+    parts = (*loads, *ask, classes, contents.segments_of, max_concurrency, max_follows)
     plane = DataPlane(*parts) if source is None else LivePlane(*parts, sources={0: source})
     spec = PoolSpec(
         name="main",

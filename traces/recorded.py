@@ -133,7 +133,7 @@ class Recorded(Traffic):
                 segments.forget_before(int(recorded["first_segment"][min(inside.start, len(recorded) - 1)]))
             if inside.stop < len(recorded):
                 segments.is_open = False
-            rows = np.empty(len(at_s[inside]), ARRIVAL)
+            rows = np.zeros(len(at_s[inside]), ARRIVAL)
             rows["arrived_at_s"] = at_s[inside] - self.start_s
             for field in ("num_prompt_tokens", "num_output_tokens", "class_id", "first_segment", "num_segments"):
                 rows[field] = recorded[field][inside]

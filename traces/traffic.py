@@ -55,11 +55,19 @@ _ALLOWED = {
     "num_prompt_tokens": (1, MAX_TOKENS),
     "num_output_tokens": (1, MAX_TOKENS),
     "class_id": (0, MAX_CLASSES - 1),
+    "delay_s": (0.0, MAX_RUN_S),
 }
 
 
-def check_rows(rows: Arrivals, num_before: int, last_s: float, num_classes: int) -> None:
+def check_rows(rows: Arrivals, num_before: int, last_s: float, num_classes: int, max_follows: int = 0) -> None:
     """Refuses arrivals that a run cannot hold: the last door, for kinds whose own have let them pass.
+
+    Args:
+        rows: (n,) what the kind yields.
+        num_before: rows it has yielded before.
+        last_s: when the last of these arrives.
+        num_classes: that it has names for.
+        max_follows: most rows from a request to one that follows it, as the kind declares.
 
     Raises:
         TraceError: which request, what it has, and what is allowed.
@@ -79,6 +87,14 @@ def check_rows(rows: Arrivals, num_before: int, last_s: float, num_classes: int)
         raise TraceError(
             f"traffic: request {num_before + i}: class_id is {rows['class_id'][i]}; allowed: 0 to {num_classes - 1}, as "
             "class_names has names"
+        )
+    furthest = np.minimum(max_follows, np.arange(num_before, num_before + len(rows)))
+    is_wrong = (rows["follows"] < 0) | (rows["follows"] > furthest)
+    if is_wrong.any():
+        i = int(np.argmax(is_wrong))
+        raise TraceError(
+            f"traffic: request {num_before + i}: follows is {rows['follows'][i]:,}; allowed: 0 to {furthest[i]:,}, the number "
+            "of requests before it and no more than max_follows"
         )
     at_s = rows["arrived_at_s"]
     if at_s[0] < last_s or (at_s[1:] < at_s[:-1]).any():
@@ -120,7 +136,8 @@ class Traffic(Params):
     """Who arrives when, with how many prompt and output tokens; a new kind fills in the abstract members.
 
     Times count from 0. The same seed gives the same arrivals in any process, whatever the size of the chunks. Arrivals are when
-    requests are there to be sent; how long `max_concurrency` holds them back is known only while the fleet runs.
+    requests are there to be sent; how long `max_concurrency` holds them back is known only while the fleet runs. So is when a
+    request arrives that follows another (`sim.records.ARRIVAL`), as the next turn of a conversation does.
     """
 
     limit: int | None = Field(default=None, ge=1, le=MAX_REQUESTS, description="Stop after this many requests; null takes all.")
@@ -184,6 +201,11 @@ class Traffic(Params):
         """Whether requests say which tokens they share, so that a prefix cache has something to find."""
         return False
 
+    @property
+    def max_follows(self) -> int:
+        """Most rows from a request to one that follows it, for which the fleet remembers its end; 0 = none follows another."""
+        return 0
+
     def stream(self, seed: int, chunk_rows: int = CHUNK_ROWS) -> TrafficStream:
         """Returns one pass over the arrivals of this seed."""
         counts: Counter[str] = Counter(read=0, kept=0)
@@ -200,7 +222,7 @@ class Traffic(Params):
                 rows = rows[:room]
             for first in range(0, len(rows), chunk_rows):
                 piece = rows[first : first + chunk_rows]
-                check_rows(piece, counts["kept"], last_s, len(self.class_names))
+                check_rows(piece, counts["kept"], last_s, len(self.class_names), self.max_follows)
                 last_s = float(piece["arrived_at_s"][-1])
                 counts["kept"] += len(piece)
                 segments.forget_before(int(piece["first_segment"][0]))

@@ -20,10 +20,14 @@ SEGMENTS = (
 
 
 class Asked:
-    """The requests on their way through the fleet, first come, first written; memory holds those alone."""
+    """The requests on their way through the fleet, first come, first written; memory holds those alone.
+
+    Where requests follow others, nothing is kept: they come in another order, and at instants that the fleet made. Replayed,
+    they would be another client's.
+    """
 
     def __init__(self, traffic: Traffic) -> None:
-        self.columns = (TOKENS, *(SEGMENTS if traffic.shares_tokens else ()))
+        self.columns = (TOKENS, *(SEGMENTS if traffic.shares_tokens else ())) if traffic.max_follows == 0 else ()
         self.keeps_sample = False
         """Whether the file shall hold the traffic's sample: a replay counts the same capacity only by the same requests."""
         self._traffic = traffic
@@ -32,6 +36,9 @@ class Asked:
     def noting(self, stream: TrafficStream) -> Iterator[Arrivals]:
         """Yields the stream's chunks, and keeps what they ask for."""
         for rows in stream.chunks():
+            if not self.columns:
+                yield rows
+                continue
             kept = [rows["num_output_tokens"].astype(np.int32)]
             if len(self.columns) > 1:
                 segments = stream.segments_of(rows)
@@ -41,7 +48,9 @@ class Asked:
             yield rows
 
     def take(self, num_requests: int) -> dict[str, Any]:
-        """Returns the columns of the next requests, in the order in which they came."""
+        """Returns the columns of the next requests, in the order in which they came; none where nothing is kept."""
+        if not self.columns:
+            return {}
         tokens, counts, *flat = self._queues
         taken: dict[str, Any] = {TOKENS.name: tokens.take(num_requests)}
         if len(self.columns) > 1:

@@ -223,8 +223,8 @@ def _warnings(run: Run, whole: dict[str, Any]) -> list[str]:
     requests = whole["requests"]
     if requests["never_sent"]:
         found.append(
-            f"{requests['never_sent']:,} requests were never sent: the run ended while their client held them back; "
-            "they are not among those that arrived, and in no other number"
+            f"{requests['never_sent']:,} requests were never sent: the run ended while their client held them back, "
+            "or the request that they follow did not finish; they are not among those that arrived, and in no other number"
         )
     if run.start_s >= run.ended_at_s:
         ended = f"the run ended at {run.ended_at_s:,.6g} s"

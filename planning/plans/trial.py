@@ -86,7 +86,7 @@ def arrivals_of(plan: Plan, traffic: Traffic, seed: int) -> Arriving:
         span = f"{plan.trials.duration_s:,.6g} s around the peak" if np.isfinite(end_s) else "traffic"
         raise ConfigError(f"trials: with seed {seed} no request arrives in the {span}; raise trials.duration_s")
     found["arrived_at_s"] -= start_s
-    found["class_id"] = found["first_segment"] = 0
+    found["class_id"] = found["first_segment"] = found["follows"] = 0
     if traffic.uses_own_share:
         return Arriving(found, np.concatenate([NO_SEGMENTS, *segments]))
     found["num_segments"] = 0

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from replicas.delivery import count_gaps, count_in_system
+from replicas.delivery import count_gaps, leave_live
 from replicas.events import set_next_end
 from replicas.live.interface import Scheduled, Step
-from replicas.rate_limit import settle
-from sim.records import CATCHING_UP, FAILED, FINISHED, GONE, NONE, SERVER_ERROR, WAITING, Fleet
+from sim.records import CATCHING_UP, FAILED, FINISHED, NONE, SERVER_ERROR, WAITING, Fleet
 
 
 def as_python(verb: Any) -> Callable[..., Any]:
@@ -22,7 +21,7 @@ def as_python(verb: Any) -> Callable[..., Any]:
     return function
 
 
-_count_gaps, _count_in_system, _set_next_end = as_python(count_gaps), as_python(count_in_system), as_python(set_next_end)
+_count_gaps, _set_next_end = as_python(count_gaps), as_python(set_next_end)
 
 
 class Books:
@@ -184,7 +183,7 @@ class Books:
             self.load.waiting_tokens += num_tokens
 
     def _leave(self, i: int, status: int, now_s: float) -> None:
-        request, load, fleet = self.request(i), self.load, self._fleet()
+        request, load = self.request(i), self.load
         if np.isnan(request.first_token_at_s):
             self.replica.tokens_before_first -= int(request.num_prompt_tokens)
         if request.phase == WAITING:
@@ -196,12 +195,7 @@ class Books:
             load.num_running -= 1
             load.running_tokens -= int(request.num_computed_tokens)
         self._in_engine.discard(i)
-        fleet.seen[self.slot].num_inflight -= 1
-        fleet.clients[self.slot, i % fleet.clients.shape[1]].num_inflight -= 1
-        settle(fleet.classes[request.class_id], request, status, now_s)
-        request.phase, request.status, request.finished_at_s = GONE, status, now_s
-        fleet.clock[0].num_ended += 1
-        _count_in_system(fleet.clock[0], -1, now_s)
+        leave_live(self._fleet(), self.slot, i, status, now_s)
 
     @property
     def _lines(self) -> Any:

@@ -11,6 +11,7 @@ from replicas.live.interface import LiveEngine
 from replicas.live.process import LiveReplica, Watch
 from replicas.live.tokens import TokenStreams
 from replicas.plane import DataPlane
+from sim.coming import tell_next_arrival_at_s
 from sim.records import DRAIN_TIMEOUT, DRAINED, REACHED, WOKEN
 
 
@@ -119,22 +120,17 @@ class LivePlane(DataPlane):
         return [slot for slot in self.live if self.fleet.next_end_at_s[slot] < np.inf]
 
     def next_arrival_s(self) -> float:
-        """Returns when the next loaded request arrives; inf if there is none, or its client has as many in flight as it may.
-
-        As `replicas.data_plane.next_arrival_at_s`.
-        """
-        fleet, clock = self.fleet, self.fleet.clock[0]
-        if clock.next_arrival == clock.num_loaded or clock.num_in_system >= clock.max_concurrency:
-            return np.inf
-        request = fleet.requests[int(clock.next_arrival) & (fleet.requests.size - 1)]
-        return max(float(request.arrived_at_s), float(clock.in_system_since_s))
+        """Returns when the next request arrives, as far as is known; inf if none does, or none before another ends."""
+        return float(tell_next_arrival_at_s(self.fleet))
 
     def _after_next_arrival_s(self) -> float:
-        """Returns the instant after the next arrival, or after the next step's end, which may free a held request."""
+        """Returns the instant after the next arrival, or after the next step's end, for which another request may wait."""
         if all(self.fleet.replicas[slot].num_in_flight for slot in self.live):
             return np.inf
-        is_held = self.fleet.clock[0].num_in_system >= self.fleet.clock[0].max_concurrency
-        return float(np.nextafter(self.fleet.next_end_at_s.min() if is_held else self.next_arrival_s(), np.inf))
+        clock, at_s = self.fleet.clock[0], self.next_arrival_s()
+        if clock.num_in_system >= clock.max_concurrency or clock.max_follows > 0:
+            at_s = min(at_s, float(self.fleet.next_end_at_s.min()))
+        return float(np.nextafter(at_s, np.inf))
 
     def open(self, slot: int, machine: int, now_s: float) -> None:
         """Makes a replica ready, a live one with an engine of its own."""

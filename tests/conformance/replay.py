@@ -25,6 +25,7 @@ from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL, CLASS, ENGINE, FLEET_TYPE, NONE, SEGMENT, Fleet, records
 from sim.window import load, new_fleet
+from tests.caches import bring_in
 from tests.conformance.workloads import text_of, version_of
 from tests.fleets import ASKED
 
@@ -142,6 +143,7 @@ class Replay:
         engine = engine_of(workload)
         fleet = new_fleet(engine, 1, NUM_ITL_BINS, classes=classes)
         self.fleet = load(fleet, arrivals, np.array([one for own in segments for one in own], SEGMENT))
+        bring_in(self.fleet)
         self.fleet.loads[0].num_usable_blocks = engine[0].num_usable_blocks
         clear(self.fleet, 0)
         self.in_flight_limit = int(engine[0].num_stages + engine[0].async_scheduling)

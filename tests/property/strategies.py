@@ -247,13 +247,17 @@ class Case:
     timeline_interval_s: float = 60.0
     chunk: int = 1000
     max_concurrency: int | None = None
+    turns: tuple[tuple[int, float], ...] = ()  # of each row (follows, delay_s), as in `sim.records.ARRIVAL`; () = none follows
 
     def run(self, **changes: Any) -> Ran:
         """Runs it, with `changes` to its fields, and checks the invariants."""
         case = replace(self, **changes)
         columns = ("provisioned_at_s", "image_pulled_at_s", "ready_at_s")
+        arriving = arrivals(case.rows)
+        for name, values in zip(("follows", "delay_s"), zip(*case.turns, strict=True), strict=False):
+            arriving[name] = values
         return run(
-            arrivals(case.rows),
+            arriving,
             engine(**case.engine),
             router=case.router,
             options=case.options,
@@ -291,6 +295,7 @@ class Case:
             stages_s=tuple(stage_s * k for stage_s in self.stages_s),
             drain_timeout_s=self.drain_timeout_s * k,
             timeline_interval_s=self.timeline_interval_s * k,
+            turns=tuple((follows, delay_s * k) for follows, delay_s in self.turns),
         )
 
 
@@ -343,3 +348,14 @@ def changing_fleets(draw: st.DrawFn) -> Case:
         warm_start=draw(st.booleans()),
         timeline_interval_s=draw(st.sampled_from([0.5, 0.9, 60.0])),
     )
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> Case:
+    """Any fleet, and requests of which some follow others, at any distance: chains, and several that follow the same."""
+    case = draw(st.one_of(steady_fleets(), changing_fleets()))
+    turns = [
+        (draw(st.integers(0, row)) if draw(st.booleans()) else 0, draw(st.sampled_from([0.0, 0.0, 0.5, 3.3])))
+        for row in range(len(case.rows))
+    ]
+    return replace(case, turns=tuple(turns))

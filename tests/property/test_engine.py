@@ -18,12 +18,13 @@ import routers
 import sim.window
 from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, REJECTED
 from tests.fleets import Ran
-from tests.property.strategies import Case, changing_fleets, steady_fleets
+from tests.property.strategies import Case, changing_fleets, conversations, steady_fleets
 
 INSTANTS = ("arrived_at_s", "routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s")
 OUTCOMES = ("machine", "num_generated_tokens", "num_preemptions", "status", "reason")
 
 fleets = st.one_of(steady_fleets(), changing_fleets())
+any_fleets = st.one_of(fleets, conversations())
 
 
 def assert_same(ours: Ran, theirs: Ran, k: float = 1.0) -> None:
@@ -88,7 +89,7 @@ def assert_machines_serve_only_while_they_are_there(ran: Ran) -> None:
         assert machine.ready_at_s < request.finished_at_s <= machine.released_at_s
 
 
-@given(fleets, st.sampled_from([0.25, 2.0, 1024.0]))
+@given(any_fleets, st.sampled_from([0.25, 2.0, 1024.0]))
 @settings(max_examples=50, deadline=None)
 def test_a_slower_clock_changes_nothing_but_the_clock(case: Case, k: float) -> None:
     """All times k times as long: all instants k times as late. Exact, as k is a power of two."""
@@ -111,7 +112,7 @@ def test_m15_each_replica_of_a_fleet_is_a_single_engine(case: Case) -> None:
             assert_same(part, alone)
 
 
-@given(fleets, st.sampled_from([1, 7]), st.sampled_from([1, 8]))
+@given(any_fleets, st.sampled_from([1, 7]), st.sampled_from([1, 8]))
 @settings(max_examples=50, deadline=None)
 def test_a_ring_that_wraps_or_grows_changes_nothing(case: Case, chunk: int, ring: int) -> None:
     """Requests let in one by one or seven at a time, in a ring that begins with 1 or 8 places instead of 4,096."""
@@ -121,14 +122,14 @@ def test_a_ring_that_wraps_or_grows_changes_nothing(case: Case, chunk: int, ring
         assert_same(whole, case.run(chunk=chunk))
 
 
-@given(fleets, st.sampled_from([0.5, 3.3]))
+@given(any_fleets, st.sampled_from([0.5, 3.3]))
 @settings(max_examples=50, deadline=None)
 def test_looking_more_often_changes_nothing(case: Case, timeline_interval_s: float) -> None:
     """The timeline only looks; so does the recount of all sums that goes with it."""
     assert_same(case.run(), case.run(timeline_interval_s=timeline_interval_s))
 
 
-@given(fleets)
+@given(any_fleets)
 @settings(max_examples=50, deadline=None)
 def test_a_router_decides_the_same_compiled_or_in_plain_python(case: Case) -> None:
     """The same source, called from the loop or asked by it through Python at every request."""

@@ -81,6 +81,19 @@ def test_a_live_replica_serves_as_its_surrogate_does(seed: int, num_replicas: in
     assert live.plane.fleet.replicas["num_steps"].sum() == simulated.plane.fleet.replicas["num_steps"].sum()
 
 
+@pytest.mark.parametrize("max_concurrency", [None, 20])
+@pytest.mark.parametrize("num_live", [1, 2])
+def test_turns_follow_a_live_replicas_answers_as_its_surrogates(max_concurrency: int | None, num_live: int) -> None:
+    """Every third request follows the one before it at once, every fifth one further back after some thought."""
+    arriving, segments = workload(5)
+    arriving["follows"][1::3], arriving["follows"][7::5], arriving["delay_s"][7::5] = 1, 4, 0.05
+    options: dict[str, Any] = {"replicas": num_live, "segments": segments, "max_concurrency": max_concurrency}
+    simulated = run(arriving, surrogate(SETTINGS), **options)
+    compared(run(arriving, surrogate(SETTINGS), source=source(SETTINGS), **options), simulated)
+    assert (np.diff(simulated.requests["arrived_at_s"]) >= 0).all()
+    assert simulated.requests["num_prompt_tokens"].tolist() != arriving["num_prompt_tokens"].tolist()
+
+
 @pytest.mark.parametrize("reason", [OVER_RATE_LIMIT, OVER_TTFT])
 def test_the_gateway_treats_it_as_it_treats_a_surrogate(reason: int) -> None:
     arriving, segments = workload(3)
