@@ -81,6 +81,7 @@ def test_a_turn_that_is_let_in_after_the_one_before_was_refused_is_never_sent(ch
     ran = run(turns(rows), engine(max_model_len=100), chunk=chunk)
     assert ran.requests.arrived_at_s.tolist() == [0.0, 7.0]
     assert ran.simulation.num_never_sent.tolist() == [2]
+    assert not ran.simulation.is_cut_short
 
 
 def test_a_conversation_whose_machine_fails_does_not_go_on() -> None:
