@@ -50,14 +50,16 @@ def _left_out(outcome: Outcome) -> list[str]:
 
 def _counted(outcome: Outcome) -> list[str]:
     """Rows of the file that are not as they were read, and requests that a client would hold back."""
-    counts, limit = outcome.traffic.lengths.counts, outcome.plan.traffic.max_concurrency
-    held_back = f"max_concurrency {limit} is not planned with: requests are taken to arrive when they are due."
+    counts, traffic = outcome.traffic.lengths.counts, outcome.plan.traffic
+    told = "is not planned with: requests are taken to arrive when they are due."
+    held_back = [] if traffic.max_concurrency is None else [f"max_concurrency {traffic.max_concurrency} {told}"]
+    held_back += [f"Which request follows which {told}"] if traffic.max_follows else []
     rows = [
         f"{number:,} of the {counts['read']:,} rows read: {name.replace('_', ', ', 1).replace('_', ' ')}."
         for name, number in counts.items()
         if number and name.startswith(("dropped", "clipped"))
     ]
-    return rows if limit is None else [*rows, held_back]
+    return [*rows, *held_back]
 
 
 def step_times_briefly(outcome: Outcome) -> list[str]:

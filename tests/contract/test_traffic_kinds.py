@@ -85,6 +85,8 @@ def test_arrivals_are_sorted_whole_and_within_the_known_end(traffic: Traffic) ->
     assert rows["num_prompt_tokens"].min() >= 1
     assert rows["num_output_tokens"].min() >= 1
     assert set(rows["class_id"]) <= set(range(len(traffic.class_names)))
+    assert 0 <= rows["follows"].min() <= rows["follows"].max() <= traffic.max_follows
+    assert rows["delay_s"].min() >= 0
 
 
 def test_same_seed_same_bytes_however_it_is_cut(traffic: Traffic) -> None:

@@ -12,6 +12,7 @@ TIMELINES = "tests/golden/test_timelines.py"
 VLLM = "tests/conformance/test_recordings.py"
 CACHE = "tests/unit/test_prefix_cache.py"
 GATEWAY = "tests/property/test_gateway.py"
+TURNS = "tests/unit/test_conversations.py"
 SCORES = "tests/unit/test_router_scores.py"
 
 
@@ -172,6 +173,13 @@ COMPILED = [
         "(clock.num_in_system + change) * (now_s - clock.in_system_since_s)",
         "tests/unit/test_invariants.py",
     ),
+    # requests that follow others
+    compiled("sim/coming.py", "ended_at_s + coming.delay_s", "ended_at_s", TURNS, "-k", "its_delay_after"),
+    compiled("sim/coming.py", "max(coming.due_at_s, ended_at_s", "max(0.0, ended_at_s", TURNS, "-k", "its_own_instant"),
+    compiled("sim/coming.py", 'elif ahead.ended_at_s < float("inf"):', "elif True:", TURNS, "-k", "let_in_after"),
+    compiled("sim/coming.py", "others, j = j, following", "j = following", TURNS, "-k", "does_not_go_on"),
+    compiled("sim/window.py", "clock.num_loaded - clock.max_follows", "clock.num_loaded", TURNS, "-k", "remembered"),
+    compiled("sim/timed.py", "one.number < other.number", "one.number > other.number", "tests/property/test_timed.py"),
     # drafts, and text that a grammar forces
     compiled(
         "replicas/speculation.py",

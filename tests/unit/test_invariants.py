@@ -74,6 +74,10 @@ def forget_that_one_ended(ran: Ran) -> None:
     changed(ran, 5, status=IN_FLIGHT)
 
 
+def lose_a_row_of_the_traffic(ran: Ran) -> None:
+    ran.plane.fleet.never_sent[0] -= 1
+
+
 def turn_the_clock_back(ran: Ran) -> None:
     clock = ran.plane.fleet.clock
     python = getattr(set_now, "py_func", set_now)
@@ -173,6 +177,7 @@ BREAKS: list[tuple[int, Callable[[Ran], None]]] = [
     (1, lose_a_request),
     (1, write_a_request_twice),
     (1, forget_that_one_ended),
+    (1, lose_a_row_of_the_traffic),
     (2, turn_the_clock_back),
     (2, hold_a_request_back_for_no_reason),
     (3, schedule_before_the_arrival),
