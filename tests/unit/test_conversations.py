@@ -65,13 +65,17 @@ def test_several_may_follow_the_same_request() -> None:
 
 
 def test_a_conversation_whose_turn_is_refused_does_not_go_on() -> None:
-    """The second turn is too long for the engine: the two behind it are never sent, and a fork before it still is."""
-    rows = [(0.0, 10, 1, 0, 0.0), (0.0, 999, 1, 1, 1.0), (0.0, 10, 1, 1, 1.0), (0.0, 10, 1, 2, 1.0), (0.0, 10, 1, 4, 5.0)]
+    """The second turn is too long for the engine: the two that follow it and the one behind them are never sent.
+
+    Another that follows the first turn, which finished, is.
+    """
+    behind = [(0.0, 10, 1, 1, 1.0), (0.0, 10, 1, 1, 1.0), (0.0, 10, 1, 3, 1.0)]
+    rows = [(0.0, 10, 1, 0, 0.0), (0.0, 999, 1, 1, 1.0), *behind, (0.0, 10, 1, 5, 5.0)]
     kinds = classes(*[(0, 0, 0, 0.0)] * 2)
-    ran = run(turns(rows, [0, 0, 1, 0, 1]), engine(overhead_s=1.0, max_model_len=100), classes=kinds)
+    ran = run(turns(rows, [0, 0, 1, 0, 0, 1]), engine(overhead_s=1.0, max_model_len=100), classes=kinds)
     assert ran.requests.status.tolist() == [FINISHED, REJECTED, FINISHED]
     assert ran.requests.arrived_at_s.tolist() == [0.0, 2.0, 6.0]
-    assert ran.simulation.num_never_sent.tolist() == [1, 1]
+    assert ran.simulation.num_never_sent.tolist() == [2, 1]
     assert not ran.simulation.is_cut_short
 
 
