@@ -8,5 +8,6 @@ REASONS: dict[tuple[str, str], str] = {
         '- interval = (columns["finished_at_s"][is_finished] // self._interval_s).astype(np.int64) '
         '+ interval = (columns["finished_at_s"][is_finished] / self._interval_s).astype(np.int64)',
     ): _EDGE,
+    ("autoscalers/fixed.py", "- return 0 + return -1"): "as a least number of replicas, either binds nobody",
 }
 """(file, the lines that differ as the page shows them) -> why."""
