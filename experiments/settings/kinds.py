@@ -10,9 +10,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from experiments.settings.outside import EXTERNAL, load_external, own_code
-from experiments.settings.texts import bounded, listed, nearest, unknown_name
 from sim.errors import ConfigError
 from sim.params import Params
+from sim.texts import bounded, listed, nearest, unknown_name
 
 OUTSIDE = "package.module:name"
 """The title of such a policy's place in the JSON Schema."""

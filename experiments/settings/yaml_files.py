@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from experiments.settings.texts import bounded, listed, nearest
 from sim.errors import ConfigError
 from sim.shipped import all_shipped, shipped_file
+from sim.texts import bounded, listed, nearest
 
 _NUMBERS = {
     "int": re.compile(r"[-+]?\d[\d_]*$"),
