@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import routers
 from experiments.settings.experiment import Experiment, Study
-from experiments.settings.outside import is_outside
 from replicas.live.kinds import LIVE
 from sim.compiled import is_compiled_already
 from sim.errors import ConfigError, TraceError
+from sim.outside import is_outside
 from sim.records import REQUEST, SEQUENCE
 
 LONG_S = 20.0

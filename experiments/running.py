@@ -21,12 +21,12 @@ from experiments.lock import held
 from experiments.provenance import source_hash
 from experiments.settings.experiment import Experiment, Study
 from experiments.settings.loading import RunConfig, load
-from experiments.settings.outside import EXTERNAL, names_in
 from experiments.settings.tasks import TASKS
 from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
 from replicas.live.kinds import LIVE
 from sim.errors import ConfigError
+from sim.outside import EXTERNAL, names_in
 
 
 @dataclass(frozen=True)

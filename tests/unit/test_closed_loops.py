@@ -175,3 +175,7 @@ def test_a_request_that_a_drain_fails_makes_room_too() -> None:
     assert ran.requests.finished_at_s.tolist()[:2] == [15.0, 15.0]
     assert ran.requests.arrived_at_s[2] == 15.0
     assert ran.requests.status[2] == FINISHED
+
+
+def test_nobody_comes_after_the_start_who_was_not_there() -> None:
+    assert KINDS["concurrent"](limit=3, lengths=LENGTHS).ends_at_s == 0.0

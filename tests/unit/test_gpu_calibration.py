@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from accuracy.measured.rows import read_served
 from accuracy.repeated.simulated import simulate
@@ -287,3 +288,9 @@ def test_held_out_results_are_as_far_off_as_the_accuracy_page_says(name: str, tt
     assert (means["ttft_s"], means["e2e_s"]) <= (ttft, e2e)
     assert means["ttft_s"] <= ttft
     assert means["e2e_s"] <= e2e
+
+
+@pytest.mark.parametrize("name", Efficiencies.model_fields)
+def test_no_coefficient_is_below_none(name: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Efficiencies(**{"fixed_s": 0.0, name: -1e-6})

@@ -25,6 +25,10 @@ LAWS: list[dict[str, Any]] = [
 ]
 
 
+def test_a_median_may_be_the_mean_where_nothing_varies() -> None:
+    assert Lognormal(mean=100.0, p50=100.0).of_normal(np.array([-1.0, 0.0, 2.0])).tolist() == [100, 100, 100]
+
+
 def drawn(law: Any, n: int = 400_000) -> Any:
     return law.of_normal(np.random.default_rng(3).standard_normal(n))
 

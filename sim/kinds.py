@@ -9,8 +9,8 @@ from pydantic import GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from experiments.settings.outside import EXTERNAL, load_external, own_code
 from sim.errors import ConfigError
+from sim.outside import EXTERNAL, load_external, own_code
 from sim.params import Params
 from sim.texts import bounded, listed, nearest, unknown_name
 
@@ -21,11 +21,18 @@ OUTSIDE = "package.module:name"
 class KindOf:
     """Marks a field whose value is one of a table of classes: `traffic: Annotated[Traffic, KindOf("traffic", ...)]`.
 
-    In YAML the field is a mapping: `kind` names the class, the rest are its fields. Errors inside keep their place.
+    In YAML the field is a mapping: `kind` names the class, the rest are its fields. Errors inside keep their place. Kinds nest:
+    a field of such a class may be marked too.
+
+    Args:
+        noun: what it is, for messages.
+        table: the classes by their names.
+        base: what every class derives from, the user's own too.
+        takes_word: whether a name of the table alone may stand for `{kind: NAME}`.
     """
 
-    def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params]) -> None:
-        self.noun, self.table, self.base = noun, table, base
+    def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params], takes_word: bool = False) -> None:
+        self.noun, self.table, self.base, self.takes_word = noun, table, base, takes_word
 
     def parts(self, entry: Any) -> list[type[Params]]:
         """Returns the classes that share the keys of a table's entry; unknown keys are the last one's mistake."""
@@ -70,7 +77,7 @@ class KindOf:
 
     def models(self, data: object) -> list[type[Params]]:
         """Returns the classes whose fields the mapping `data` may hold; a misspelled kind counts as the nearest one."""
-        kind = data.get("kind") if isinstance(data, Mapping) else None
+        kind = data.get("kind") if isinstance(data, Mapping) else data if self.takes_word else None
         try:
             return self.parts(self.look_up(kind))
         except ValueError:
@@ -85,6 +92,8 @@ class KindOf:
         """
         if isinstance(data, self.base):
             return data
+        if self.takes_word and isinstance(data, str):
+            data = self._of_word(data)
         if not isinstance(data, Mapping):
             example = f"such as {{kind: {next(iter(self.table), '...')}, ...}}"
             text = f"must be a mapping {example}, given {bounded(repr(data))}"
@@ -111,6 +120,12 @@ class KindOf:
             raise ValidationError.from_exception_data(self.noun, mistakes)
         return self.build(data["kind"], values)
 
+    def _of_word(self, word: str) -> dict[str, Any]:
+        if word not in self.table:
+            text = f"{unknown_name(self.noun, word, self.table)}; one of your own: {{kind: package.module:name, ...}}"
+            raise PydanticCustomError("kind", "{text}", {"text": text})
+        return {"kind": word}
+
     def _shares(self, data: Mapping[str, Any]) -> list[tuple[type[Params], dict[str, Any]]]:
         models = self.models(data)
         left = {key: value for key, value in data.items() if key != "kind"}
@@ -119,11 +134,12 @@ class KindOf:
             shares.append((model, {key: left.pop(key) for key in list(left) if key in model.model_fields}))
         return [*shares, *((model, left) for model in models[-1:])]
 
-    def write(self, value: Any) -> dict[str, Any]:
-        """Returns the mapping that `parse` would turn into `value`, defaults written out."""
+    def write(self, value: Any) -> Any:
+        """Returns what `parse` would turn into `value`, defaults written out."""
         kinds = [kind for kind, model in self.table.items() if model is type(value)]
         kind = kinds[0] if kinds else f"{type(value).__module__}:{type(value).__qualname__}"
-        return {"kind": kind, **value.model_dump(mode="json")}
+        options = value.model_dump(mode="json")
+        return kind if self.takes_word and kinds and not options else {"kind": kind, **options}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(self.write)
@@ -133,7 +149,10 @@ class KindOf:
         choices = [self._choice(kind, entry, handler) for kind, entry in self.table.items()]
         external = {"type": "string", "pattern": f"^{EXTERNAL.pattern}$"}
         choices.append({"title": OUTSIDE, "type": "object", "properties": {"kind": external}})
-        return {"oneOf": [{**choice, "required": ["kind", *choice.get("required", [])]} for choice in choices]}
+        mappings = [{**choice, "required": ["kind", *choice.get("required", [])]} for choice in choices]
+        if self.takes_word:
+            return {"anyOf": [{"enum": list(self.table)}, {"oneOf": mappings}]}
+        return {"oneOf": mappings}
 
     def _choice(self, kind: str, entry: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         properties: JsonSchemaValue = {"kind": {"const": kind}}
