@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.compiled import loop, verb
-from sim.records import ROUTER_SIGNATURE, RouterState
+from sim.records import RouterState
+from sim.signatures import ROUTER_SIGNATURE
 
 Choose = Callable[[Any, Any, Any, RouterState], int]
 
