@@ -8,8 +8,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 import routers
 from experiments.settings.kinds import KindOf
 from experiments.settings.outside import guarded
-from routers import RouterKind, is_compiled
-from routers.pick import Choose
+from routers import Choose, RouterKind, is_compiled
 from sim.limits import MIN_INTERVAL_S
 from sim.params import Params
 
