@@ -12,6 +12,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 from experiments.settings.outside import EXTERNAL, load_external, own_code
 from experiments.settings.texts import bounded, listed, nearest, unknown_name
 from sim.errors import ConfigError
+from sim.kinds import Kinds
 from sim.params import Params
 
 OUTSIDE = "package.module:name"
@@ -25,7 +26,8 @@ class KindOf:
     """
 
     def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params]) -> None:
-        self.noun, self.table, self.base = noun, table, base
+        self.noun, self.base = noun, base
+        self.table = table if isinstance(table, Kinds) else Kinds(table)
 
     def parts(self, entry: Any) -> list[type[Params]]:
         """Returns the classes that share the keys of a table's entry; unknown keys are the last one's mistake."""
@@ -121,8 +123,7 @@ class KindOf:
 
     def write(self, value: Any) -> dict[str, Any]:
         """Returns the mapping that `parse` would turn into `value`, defaults written out."""
-        kinds = [kind for kind, model in self.table.items() if model is type(value)]
-        kind = kinds[0] if kinds else f"{type(value).__module__}:{type(value).__qualname__}"
+        kind = self.table.kind_of(type(value)) or f"{type(value).__module__}:{type(value).__qualname__}"
         return {"kind": kind, **value.model_dump(mode="json")}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
