@@ -2,8 +2,9 @@
 
 import inspect
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
 
 from pydantic import GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -16,6 +17,47 @@ from sim.texts import bounded, listed, nearest, unknown_name
 
 OUTSIDE = "package.module:name"
 """The title of such a policy's place in the JSON Schema."""
+
+T = TypeVar("T")
+
+
+class Kinds(Mapping[str, T]):
+    """Maps the kinds of one thing to their classes; one that is given by its place is imported when it is first asked for.
+
+    A config names few of all kinds that there are, and must not wait for the others to be imported.
+
+    Args:
+        entries: kind -> the class, or `module:class`.
+
+    >>> numbers = Kinds[type]({"whole": int, "fraction": "fractions:Fraction"})
+    >>> numbers["fraction"](1, 2), numbers.kind_of(int), numbers.kind_of(float)
+    (Fraction(1, 2), 'whole', None)
+    """
+
+    def __init__(self, entries: Mapping[str, T | str]) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, kind: str) -> T:
+        entry = self._entries[kind]
+        if not isinstance(entry, str):
+            return entry
+        module, _, name = entry.partition(":")
+        found: T = getattr(import_module(module), name)
+        return found
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def kind_of(self, found: type[Any]) -> str | None:
+        """Returns what a class is called in the table, which need not be imported for that; None where it is not in it."""
+        place = f"{found.__module__}:{found.__qualname__}"
+        return next((kind for kind, entry in self._entries.items() if entry is found or entry == place), None)
 
 
 class KindOf:
@@ -32,7 +74,8 @@ class KindOf:
     """
 
     def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params], takes_word: bool = False) -> None:
-        self.noun, self.table, self.base, self.takes_word = noun, table, base, takes_word
+        self.noun, self.base, self.takes_word = noun, base, takes_word
+        self.table = table if isinstance(table, Kinds) else Kinds(table)
 
     def parts(self, entry: Any) -> list[type[Params]]:
         """Returns the classes that share the keys of a table's entry; unknown keys are the last one's mistake."""
@@ -136,10 +179,10 @@ class KindOf:
 
     def write(self, value: Any) -> Any:
         """Returns what `parse` would turn into `value`, defaults written out."""
-        kinds = [kind for kind, model in self.table.items() if model is type(value)]
-        kind = kinds[0] if kinds else f"{type(value).__module__}:{type(value).__qualname__}"
-        options = value.model_dump(mode="json")
-        return kind if self.takes_word and kinds and not options else {"kind": kind, **options}
+        kind, options = self.table.kind_of(type(value)), value.model_dump(mode="json")
+        if kind is None:
+            return {"kind": f"{type(value).__module__}:{type(value).__qualname__}", **options}
+        return kind if self.takes_word and not options else {"kind": kind, **options}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(self.write)

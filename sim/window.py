@@ -23,7 +23,6 @@ from sim.records import (
     CLASS,
     CLIENT,
     CLOCK,
-    FLEET_TYPE,
     GONE,
     GROWTH,
     LINE,
@@ -40,6 +39,7 @@ from sim.records import (
     Fleet,
     records,
 )
+from sim.signatures import FLEET_TYPE
 
 _SMALLEST_RING = 1 << 12
 _MAP_NORESERVE = 0x4000  # Linux on x86 and ARM; Python 3.11 has no name for it

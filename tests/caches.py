@@ -13,7 +13,8 @@ from replicas.prefix_cache import count_free, hold_hits, look_up, register_block
 from replicas.queues import sequence_of
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
-from sim.records import ARRIVAL, FLEET_TYPE, SEGMENT, Fleet
+from sim.records import ARRIVAL, SEGMENT, Fleet
+from sim.signatures import FLEET_TYPE
 from sim.window import load, new_fleet
 from tests.fleets import classes, engine
 

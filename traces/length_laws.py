@@ -6,11 +6,10 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy import special
 
 from sim.limits import MAX_TOKENS
 from sim.params import Params
-from traces.files import read_lengths
+from traces.normal import Z, log_shares_below, share_below, shares_below
 from traces.rates import Floats
 
 Tokens = NDArray[np.int64]
@@ -47,7 +46,7 @@ class Uniform(Params):
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
-        steps = special.ndtr(normal) * (self.high - self.low + 1)
+        steps = shares_below(normal) * (self.high - self.low + 1)
         return np.minimum(self.low + steps.astype(np.int64), self.high)
 
     @property
@@ -90,7 +89,7 @@ class Exponential(Capped):
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
-        return self._clip(np.ceil(special.log_ndtr(-normal) / self._log_more))
+        return self._clip(np.ceil(log_shares_below(-normal) / self._log_more))
 
     @property
     def expected_tokens(self) -> float:
@@ -126,8 +125,7 @@ class Lognormal(Capped):
 
     @property
     def _given(self) -> list[tuple[str, float, float]]:
-        ranks = (("p50", 0.50, self.p50), ("p90", 0.90, self.p90), ("p95", 0.95, self.p95), ("p99", 0.99, self.p99))
-        return [(name, float(special.ndtri(rank)), tokens) for name, rank, tokens in ranks if tokens is not None]
+        return [(name, z, tokens) for name, z in Z.items() if (tokens := getattr(self, name)) is not None]
 
     @cached_property
     def _sigma(self) -> float:
@@ -155,7 +153,7 @@ class Lognormal(Capped):
         if self._sigma == 0:
             return min(self.mean, cap)
         z = (np.log(cap) - self._mu) / self._sigma
-        return float(self.mean * special.ndtr(z - self._sigma) + cap * special.ndtr(-z))
+        return float(self.mean * share_below(z - self._sigma) + cap * share_below(-z))
 
 
 class Empirical(Capped):
@@ -180,11 +178,13 @@ class Empirical(Capped):
     def _sorted(self) -> Tokens:
         if self.values is not None:
             return np.sort(np.asarray(self.values, np.int64))
+        from traces.files import read_lengths  # here: it brings pyarrow, and few configs have such a file
+
         return np.sort(read_lengths(self.path or "", self.column or ""))
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
-        rank = (special.ndtr(normal) * len(self._sorted)).astype(np.int64)
+        rank = (shares_below(normal) * len(self._sorted)).astype(np.int64)
         return self._clip(self._sorted[np.minimum(rank, len(self._sorted) - 1)].astype(np.float64))
 
     @property

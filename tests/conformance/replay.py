@@ -23,7 +23,8 @@ from replicas.queues import slot_of
 from replicas.scheduler import plan
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
-from sim.records import ARRIVAL, CLASS, ENGINE, FLEET_TYPE, NONE, SEGMENT, Fleet, records
+from sim.records import ARRIVAL, CLASS, ENGINE, NONE, SEGMENT, Fleet, records
+from sim.signatures import FLEET_TYPE
 from sim.window import load, new_fleet
 from tests.conformance.workloads import text_of, version_of
 from tests.fleets import ASKED
