@@ -1,4 +1,4 @@
-"""The standard normal law. SciPy has it, but takes longer to import than a config to read, and waits until lengths are drawn."""
+"""The standard normal law. SciPy has it, but takes longer to import than a config to read: it waits until lengths are drawn."""
 
 import math
 
@@ -48,7 +48,14 @@ def _polynomial(coefficients: tuple[float, ...], x: float) -> float:
 
 # The coefficients of Cephes, by its names.
 _T = (9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226, 7003.32514112805075473, 55592.3013010394962768)
-_U = (1.0, 33.5617141647503099647, 521.357949780152679795, 4594.32382970980127987, 22629.0000613890934246, 49267.3942608635921086)
+_U = (
+    1.0,
+    33.5617141647503099647,
+    521.357949780152679795,
+    4594.32382970980127987,
+    22629.0000613890934246,
+    49267.3942608635921086,
+)
 _P = (
     2.46196981473530512524e-10,
     0.564189564831068821977,
