@@ -30,6 +30,12 @@ class RouterKind:
 
     router: Choose | str
     options: type[Params] = NoOptions
+    sees_load: bool = True
+    """Whether a replica with less to do is preferred."""
+    balances: bool = True
+    """Whether it counts what it has sent itself, and so gives equal replicas equal shares, however old the loads."""
+    draws_always: bool = False
+    """Whether it draws a random number at every request, not only among equals."""
 
     @property
     def choose(self) -> Choose:
@@ -43,9 +49,9 @@ class RouterKind:
 KINDS: dict[str, RouterKind] = {
     "least_loaded": RouterKind("routers.least_loaded"),
     "least_tokens": RouterKind("routers.least_tokens"),
-    "power_of_d_choices": RouterKind("routers.power_of_d_choices", DrawnChoices),
-    "random": RouterKind("routers.random"),
-    "round_robin": RouterKind("routers.round_robin"),
+    "power_of_d_choices": RouterKind("routers.power_of_d_choices", DrawnChoices, draws_always=True),
+    "random": RouterKind("routers.random", sees_load=False, balances=False, draws_always=True),
+    "round_robin": RouterKind("routers.round_robin", sees_load=False),
     "vllm": RouterKind("routers.vllm", VllmClients),
     "vllm_old": RouterKind("routers.vllm_old"),
 }

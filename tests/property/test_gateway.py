@@ -6,11 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
 from replicas.gateway import predicted_ttft_s
 from replicas.rate_limit import level_at, reconcile, reserve
 from sim.records import BUCKET, CLASS, OVER_RATE_LIMIT, OVER_TTFT, REJECTED, records
-from tests.fleets import Ran, arrivals, engine, run
-from tests.property.strategies import Script
 
 AMOUNTS = st.integers(0, 500)
 PAUSES = st.floats(0, 30)

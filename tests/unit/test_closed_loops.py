@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from experiments import report, run
+from experiments.contracts.fleets import Constant, arrivals, classes, engine
+from experiments.contracts.fleets import run as run_fleet
 from sim.errors import ConfigError
 from sim.records import FAILED, FINISHED, IN_FLIGHT
-from tests.fleets import Constant, arrivals, classes, engine
-from tests.fleets import run as run_fleet
 from traces import KINDS
 
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 200}, "output": {"kind": "uniform", "low": 5, "high": 40}}

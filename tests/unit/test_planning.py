@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import engine
 from planning.balance import mixed, mixed_at, mixed_capacity
 from planning.costs import blended_price, break_even_utilization, dollars_per_million, mean_utilization, token_cost
 from planning.days import replicas_of_day
@@ -24,7 +25,6 @@ from replicas.catalog import gpu, model
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
 from sim.queueing import mg1, mmc, num_in_system
-from tests.fleets import engine
 
 H100, LLAMA_70B, LLAMA_8B = gpu("h100-sxm"), model("llama-3.1-70b"), model("llama-3.1-8b")
 FP8: dict[str, Any] = {"quantization": "fp8", "max_model_len": 16_384}

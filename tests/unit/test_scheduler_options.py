@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import Ran, Script, arrivals, classes, run
 from replicas.catalog import gpu, model
 from replicas.surrogate import Surrogate
 from sim.metrics import ttft_s
 from sim.records import FAILED, FINISHED, REASON_NAMES, REJECTED
-from tests.fleets import Ran, arrivals, classes, run
-from tests.property.strategies import Script
 
 LLAMA, H100 = model("llama-3.1-8b"), gpu("h100-sxm")
 SMALL: dict[str, Any] = {"max_model_len": 100, "max_num_batched_tokens": 100, "max_num_seqs": 8, "num_gpu_blocks": 101}

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import routers
+from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
 from routers import vllm
 from routers.options import VllmClients
 from sim.records import LOAD, REQUEST_VIEW, RouterState, records
-from tests.fleets import Ran, arrivals, engine, run
-from tests.property.strategies import Script
 
 
 def state_of(num_clients: int, num_slots: int = 3) -> RouterState:
