@@ -1,12 +1,14 @@
 """Laws of prompt and output lengths. Each turns a standard normal number into tokens, rising, so that two can correlate."""
 
+from abc import abstractmethod
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from sim.kinds import KindOf
 from sim.limits import MAX_TOKENS
 from sim.params import Params
 from traces.normal import Z, log_shares_below, share_below, shares_below
@@ -15,10 +17,22 @@ from traces.rates import Floats
 Tokens = NDArray[np.int64]
 
 
-class Fixed(Params):
+class LengthLaw(Params):
+    """A law of lengths. A new one adds its parameters and these two, and may come from outside."""
+
+    @abstractmethod
+    def of_normal(self, normal: Floats) -> Tokens:
+        """Returns one length for each standard normal number, (n,) each; rising."""
+
+    @property
+    @abstractmethod
+    def expected_tokens(self) -> float:
+        """The expected tokens, caps included."""
+
+
+class Fixed(LengthLaw):
     """Every request has the same length."""
 
-    kind: Literal["fixed"] = "fixed"
     tokens: int = Field(ge=1, le=MAX_TOKENS, description="Tokens of every request.")
 
     def of_normal(self, normal: Floats) -> Tokens:
@@ -31,10 +45,9 @@ class Fixed(Params):
         return float(self.tokens)
 
 
-class Uniform(Params):
+class Uniform(LengthLaw):
     """Every whole number from `low` to `high`, both included, is as likely as any other."""
 
-    kind: Literal["uniform"] = "uniform"
     low: int = Field(ge=1, le=MAX_TOKENS, description="Smallest number of tokens.")
     high: int = Field(ge=1, le=MAX_TOKENS, description="Largest number of tokens.")
 
@@ -55,7 +68,7 @@ class Uniform(Params):
         return (self.low + self.high) / 2
 
 
-class Capped(Params):
+class Capped(LengthLaw):
     """What the open-ended laws share: lengths outside [min, max] are moved to the nearer end."""
 
     min: int = Field(default=1, ge=1, le=MAX_TOKENS, description="Shorter lengths become this many tokens.")
@@ -80,7 +93,6 @@ class Capped(Params):
 class Exponential(Capped):
     """A geometric law on 1, 2, 3, ...: the memoryless one, whose standard deviation is about its mean."""
 
-    kind: Literal["exponential"] = "exponential"
     mean: float = Field(ge=1, le=MAX_TOKENS, description="Expected tokens, before the caps.")
 
     @property
@@ -102,7 +114,6 @@ class Exponential(Capped):
 class Lognormal(Capped):
     """Few short, most middling, some very long: the usual look of prompts and answers. Given by mean and a percentile."""
 
-    kind: Literal["lognormal"] = "lognormal"
     mean: float = Field(ge=1, le=MAX_TOKENS, description="Expected tokens, before the caps.")
     p50: float | None = Field(default=None, gt=0, description="Median; below the mean.")
     p90: float | None = Field(default=None, gt=0, description="90th percentile; mean to 2.27 times the mean.")
@@ -159,7 +170,6 @@ class Lognormal(Capped):
 class Empirical(Capped):
     """Lengths drawn, with replacement, from a list or from a column of a CSV or Parquet file."""
 
-    kind: Literal["empirical"] = "empirical"
     values: list[int] | None = Field(default=None, min_length=1, description="The lengths, in tokens, all at least 1.")
     path: str | None = Field(default=None, description="A CSV or Parquet file, instead of `values`.")
     column: str | None = Field(default=None, description="The column of `path` that holds lengths in tokens.")
@@ -193,5 +203,14 @@ class Empirical(Capped):
         return float(self._clip(self._sorted.astype(np.float64)).mean())
 
 
-LengthLaw = Annotated[Fixed | Uniform | Lognormal | Exponential | Empirical, Field(discriminator="kind")]
+LAWS: dict[str, type[LengthLaw]] = {
+    "fixed": Fixed,
+    "uniform": Uniform,
+    "lognormal": Lognormal,
+    "exponential": Exponential,
+    "empirical": Empirical,
+}
 """The table of length laws; `kind` in YAML chooses."""
+
+Law = Annotated[LengthLaw, KindOf("length law", LAWS, LengthLaw)]
+"""A field of a config that holds one."""
