@@ -1,18 +1,19 @@
 """`forecast`: enough replicas for the demand that is coming, asked for one cold start ahead."""
 
 import math
-from typing import Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from autoscalers.arrivals import Arrivals
 from autoscalers.autoscaler import Autoscaler, KnownRate
-from autoscalers.forecaster import Forecaster
+from autoscalers.forecaster import Forecaster, Outlook
 from autoscalers.limits import Policy, Wanted
 from autoscalers.naive import Naive
 from autoscalers.oracle import Oracle
 from autoscalers.seasonal_naive import SeasonalNaive
 from autoscalers.sizing import NO_CAPACITY, replicas_for
+from sim.kinds import KindOf
 from sim.views import PoolView
 
 FORECASTERS: dict[str, type[Forecaster]] = {
@@ -32,8 +33,8 @@ class Forecast(Autoscaler):
         wanted = ceil(highest rate in [now, now + horizon] / target_utilization / replica_requests_per_s)
     """
 
-    forecaster: Literal["naive", "seasonal_naive", "oracle"] = Field(
-        default="seasonal_naive", description="Where the expected rate comes from."
+    forecaster: Annotated[Forecaster, KindOf("forecaster", FORECASTERS, Forecaster, takes_word=True)] = Field(
+        default="seasonal_naive", validate_default=True, description="Where the expected rate comes from."
     )
     horizon_s: float | None = Field(
         default=None, gt=0, description="How far to look ahead; null = one cold start and one interval."
@@ -53,7 +54,6 @@ class Forecast(Autoscaler):
         "is ready in time for a whole window. The oracle's rates have no noise: it looks at single intervals.",
     )
     season_s: float = Field(default=86400.0, gt=0, description="Time after which traffic repeats: a day, or a week.")
-    num_seasons: int = Field(default=1, ge=1, description="Past seasons that seasonal_naive averages.")
     clear_backlog_s: float | None = Field(
         default=None,
         gt=0,
@@ -70,22 +70,21 @@ class Forecast(Autoscaler):
     @property
     def is_oracle(self) -> bool:
         """True with the forecaster `oracle`."""
-        return FORECASTERS[self.forecaster].is_oracle
+        return self.forecaster.is_oracle
 
     def policy(self, known_rate: KnownRate | None, seed: int) -> Policy:
         """Returns a policy that remembers the arrivals its forecaster looks back to."""
         window_s = self.interval_s if self.is_oracle else max(self.rate_window_s, self.interval_s)
-        forecaster = FORECASTERS[self.forecaster](window_s, self.interval_s, self.season_s, self.num_seasons, known_rate)
-        return Outlook(self, forecaster).wanted
+        return _Demand(self, Outlook(window_s, self.interval_s, self.season_s, known_rate)).wanted
 
 
-class Outlook:
+class _Demand:
     """One pool's past arrivals, and the demand that they lead a forecaster to expect."""
 
-    def __init__(self, options: Forecast, forecaster: Forecaster) -> None:
+    def __init__(self, options: Forecast, outlook: Outlook) -> None:
         self._options = options
-        self._forecaster = forecaster
-        self._arrivals = Arrivals(forecaster.memory_s)
+        self._expect = options.forecaster.start(outlook)
+        self._arrivals = Arrivals(options.forecaster.memory_s(outlook))
         self._catch_up_per_s = 0.0
 
     def wanted(self, view: PoolView) -> Wanted:
@@ -93,7 +92,7 @@ class Outlook:
         options = self._options
         self._arrivals.observe(view.now_s, view.num_arrived)
         horizon_s = options.horizon_s or view.cold_start_s + options.interval_s
-        peak = self._forecaster.peak(self._arrivals, view.now_s, view.now_s + horizon_s)
+        peak = self._expect(self._arrivals, view.now_s, view.now_s + horizon_s)
         demand_per_s = peak.rate_per_s + self._catch_up(view)
         if math.isnan(demand_per_s):
             return Wanted(math.nan, peak.reason)

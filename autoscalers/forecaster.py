@@ -1,12 +1,13 @@
-"""What every forecaster answers: the highest arrival rate to expect between two instants."""
+"""What a forecaster is: options in, and out of them what expects the highest arrival rate between two instants."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
 from autoscalers.arrivals import Arrivals
 from autoscalers.autoscaler import KnownRate
+from sim.params import Params
 
 
 class Peak(NamedTuple):
@@ -16,40 +17,44 @@ class Peak(NamedTuple):
     reason: str
 
 
-class Forecaster(ABC):
-    """Expects rates from the past (or, an oracle, from the future). A new one fills in `peak`, nothing else.
+class Outlook(NamedTuple):
+    """What a forecaster is told of the pool it works for."""
 
-    Args:
-        window_s: Time over which a rate is averaged: a shorter one sees noise, a longer one rounds peaks off.
-        interval_s: Time between two decisions, no longer than the window.
-        season_s: Time after which traffic repeats.
-        num_seasons: Past seasons to average.
-        known_rate: The traffic's expected rate, for an oracle; else None.
+    window_s: float
+    """Time over which a rate is averaged: a shorter one sees noise, a longer one rounds peaks off."""
+    interval_s: float
+    """Time between two decisions, no longer than the window."""
+    season_s: float
+    """Time after which traffic repeats."""
+    known_rate: KnownRate | None
+    """The traffic's expected rate, for an oracle; else None."""
+
+
+Expect = Callable[[Arrivals, float, float], Peak]
+"""(arrivals, now_s, end_s) -> the highest rate, averaged over `window_s`, expected within [now_s, end_s].
+
+Every instant before `end_s` is covered by a window that begins no later than it and less than an interval earlier, or else
+begins at it: a mean that begins much earlier would hide what rises behind it. It may keep a memory, of bounded size.
+"""
+
+
+class Forecaster(Params):
+    """Expects rates from the past (or, an oracle, from the future). A new one adds its options and `start`, nothing else.
+
+    >>> class Twice(Forecaster):
+    ...     def start(self, outlook):
+    ...         return lambda arrivals, now_s, end_s: Peak(2 * arrivals.rate_per_s(now_s - outlook.window_s, now_s), "twice")
     """
 
     is_oracle: ClassVar[bool] = False
 
-    def __init__(
-        self, window_s: float, interval_s: float, season_s: float, num_seasons: int, known_rate: KnownRate | None
-    ) -> None:
-        self.window_s = window_s
-        self.interval_s = interval_s
-        self.season_s = season_s
-        self.num_seasons = num_seasons
-        self.known_rate = known_rate
-
-    @property
-    def memory_s(self) -> float:
-        """How far back it looks."""
-        return self.window_s
+    def memory_s(self, outlook: Outlook) -> float:
+        """Returns how far back it looks, in seconds."""
+        return outlook.window_s
 
     @abstractmethod
-    def peak(self, arrivals: Arrivals, now_s: float, end_s: float) -> Peak:
-        """Returns the highest rate, averaged over `window_s`, expected within [now_s, end_s].
-
-        Every instant before `end_s` is covered by a window that begins no later than it and less than an interval earlier, or
-        else begins at it: a mean that begins much earlier would hide what rises behind it.
-        """
+    def start(self, outlook: Outlook) -> Expect:
+        """Returns what forecasts for one pool in one run, with a fresh memory."""
 
 
 def highest(rates_per_s: Iterable[float], reason: str) -> Peak:

@@ -4,7 +4,7 @@ import math
 
 from autoscalers.arrivals import Arrivals
 from autoscalers.autoscaler import KnownRate
-from autoscalers.forecaster import Forecaster, Peak, highest
+from autoscalers.forecaster import Expect, Forecaster, Outlook, Peak, highest
 
 
 class Oracle(Forecaster):
@@ -15,20 +15,30 @@ class Oracle(Forecaster):
 
     is_oracle = True
 
-    def __init__(
-        self, window_s: float, interval_s: float, season_s: float, num_seasons: int, known_rate: KnownRate | None
-    ) -> None:
-        super().__init__(window_s, interval_s, season_s, num_seasons, known_rate)
-        self._asked: dict[int, float] = {}  # by number of the window; each is asked for once, then forgotten
+    def start(self, outlook: Outlook) -> Expect:
+        """Returns what expects the highest known rate.
+
+        Raises:
+            ValueError: the traffic's rate was not told.
+        """
+        if outlook.known_rate is None:
+            raise ValueError("the oracle was started without the traffic's rate")
+        return _Known(outlook.window_s, outlook.known_rate).peak
+
+
+class _Known:
+    """The rates of windows [k window_s, (k + 1) window_s], each asked for once, then forgotten."""
+
+    def __init__(self, window_s: float, known_rate: KnownRate) -> None:
+        self._window_s, self._known_rate = window_s, known_rate
+        self._asked: dict[int, float] = {}  # by number of the window
 
     def peak(self, arrivals: Arrivals, now_s: float, end_s: float) -> Peak:
-        """Returns the highest known rate of the windows [k window_s, (k + 1) window_s] that touch [now_s, end_s]."""
-        first = math.floor(now_s / self.window_s)
-        past_last = max(first + 1, math.ceil(end_s / self.window_s))
+        """Returns the highest rate of the windows that touch [now_s, end_s]."""
+        first = math.floor(now_s / self._window_s)
+        past_last = max(first + 1, math.ceil(end_s / self._window_s))
         self._asked = {k: self._asked[k] if k in self._asked else self._ask(k) for k in range(first, past_last)}
         return highest(self._asked.values(), "oracle")
 
     def _ask(self, k: int) -> float:
-        if self.known_rate is None:
-            raise ValueError("the oracle was started without the traffic's rate")
-        return self.known_rate(k * self.window_s, (k + 1) * self.window_s)
+        return self._known_rate(k * self._window_s, (k + 1) * self._window_s)

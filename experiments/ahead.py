@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import routers
 from experiments.settings.experiment import Experiment, Study
-from experiments.settings.outside import is_outside
-from replicas.live.kinds import LIVE
 from sim.compiled import is_compiled_already
 from sim.errors import ConfigError, TraceError
+from sim.outside import is_outside
 from sim.records import REQUEST, SEQUENCE
 
 LONG_S = 20.0
@@ -85,7 +84,7 @@ def _known(experiments: Sequence[Study]) -> Iterator[Needs]:
     for one in experiments:
         if not isinstance(one, Experiment) or is_outside(type(one.traffic)):
             continue
-        if any(isinstance(pool.replicas, LIVE) for pool in one.pools):
+        if any(pool.replicas.is_live for pool in one.pools):
             continue
         if before is not None and one.traffic == before.traffic:
             one = one.model_copy(update={"traffic": before.traffic})

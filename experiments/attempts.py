@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from experiments.faults import IN_WORDS, seen
 from experiments.settings.loading import RunConfig
-from experiments.settings.outside import names_in
 from experiments.settings.tasks import runner_of
 from experiments.workers import Lost
 from sim.errors import ConfigError
+from sim.outside import names_in
 
 
 class Attempt(NamedTuple):

@@ -7,7 +7,6 @@ from experiments import provenance
 from replicas.calibration.file import located
 from replicas.calibration.fitted import Traits
 from replicas.catalog import Gpu, Model
-from replicas.live.kinds import LIVE
 from replicas.surrogate import Surrogate
 
 BOUND, MEASURED = "bound", "measured"
@@ -19,7 +18,7 @@ BOUND_NOTE = "a bound, not a measurement"
 
 def step_times(options: Surrogate) -> str:
     """Returns in a word whose step times an engine has: `bound`, `measured`, or the name of its calibration."""
-    if isinstance(options, LIVE):
+    if options.is_live:
         return MEASURED
     if options.calibration is None:
         return BOUND
@@ -39,7 +38,7 @@ def outside(
         num_requests: most in a step; None = as many as max_num_seqs allows.
         uses_adapters: whether some requests use LoRA adapters.
     """
-    if isinstance(options, LIVE):
+    if options.is_live:
         return []
     found = []
     if options.measured is not None:

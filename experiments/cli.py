@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from experiments.faults import of_machine, seen
-from experiments.settings.outside import names_in
-from experiments.settings.texts import bounded, nearest
 from sim.errors import ConfigError, EngineError, TraceError
 from sim.limits import MAX_SEED
+from sim.outside import names_in
+from sim.texts import bounded, nearest
 
 if TYPE_CHECKING:
     from experiments.running import Outcome

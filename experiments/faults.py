@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from experiments.settings.outside import fault
 from sim.errors import ConfigError, EngineError, InvariantError, TraceError
+from sim.outside import fault
 
 IN_WORDS = (ConfigError, TraceError, EngineError, InvariantError)
 """Errors that say all there is to say; of any other, where it came from has to be told."""

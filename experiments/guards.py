@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoscalers import Autoscaler, Controller
-from experiments.settings.outside import is_outside, own_code
+from sim.outside import is_outside, own_code
 from sim.views import PoolView
 from traces.traffic import Traffic, TrafficStream
 

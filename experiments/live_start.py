@@ -4,8 +4,6 @@ from typing import Any
 
 from experiments.settings.experiment import Experiment
 from replicas.live.config import Vllm
-from replicas.live.kinds import LIVE
-from replicas.live.openai import OpenAiServer
 from replicas.live.plane import EngineSource
 from sim.errors import ConfigError
 
@@ -26,13 +24,14 @@ def start_engines(experiment: Experiment, engines: Any) -> dict[int, EngineSourc
     """
     sources = {}
     for index, pool in enumerate(experiment.pools):
-        if not isinstance(pool.replicas, LIVE):
+        if not pool.replicas.is_live:
             continue
         _check_classes(experiment, pool.name)
         record = engines[index]
-        options, has_cache = pool.replicas, bool(record.enable_prefix_caching)
+        options: Any = pool.replicas
+        has_cache = bool(record.enable_prefix_caching)
 
-        def start(pool: Any = pool, options: Vllm | OpenAiServer = options, has_cache: bool = has_cache) -> Any:
+        def start(pool: Any = pool, options: Any = options, has_cache: bool = has_cache) -> Any:
             return options.start(pool.model, pool.gpu, has_cache)
 
         is_measured = isinstance(options, Vllm) and options.measured_start

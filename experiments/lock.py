@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from experiments.settings.texts import bounded
 from sim.errors import ConfigError
+from sim.texts import bounded
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system says that has no locks; then a command finds out at its end whether another wrote there too."""

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.settings.kinds import OUTSIDE
 from experiments.settings.tasks import TASKS, schema_for
 from experiments.settings.wording import shown
+from sim.kinds import OUTSIDE
 
 Node = dict[str, Any]
 

@@ -21,12 +21,11 @@ from experiments.lock import held
 from experiments.provenance import source_hash
 from experiments.settings.experiment import Experiment, Study
 from experiments.settings.loading import RunConfig, load
-from experiments.settings.outside import EXTERNAL, names_in
 from experiments.settings.tasks import TASKS
 from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
-from replicas.live.kinds import LIVE
 from sim.errors import ConfigError
+from sim.outside import EXTERNAL, names_in
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ def run_all(
 
 def _is_live(experiment: Study) -> bool:
     """Tells whether some replicas are real engines, which share a device by turns, and only within a process."""
-    return isinstance(experiment, Experiment) and any(isinstance(pool.replicas, LIVE) for pool in experiment.pools)
+    return isinstance(experiment, Experiment) and any(pool.replicas.is_live for pool in experiment.pools)
 
 
 def _check_folders(runs: Sequence[RunConfig], out: Path) -> None:

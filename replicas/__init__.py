@@ -1,8 +1,13 @@
 """One engine: scheduler, KV blocks, step time, lifecycle, and the hardware and models it is made of."""
 
-from replicas.live.config import Vllm
-from replicas.live.openai import OpenAiServer
 from replicas.surrogate import Surrogate
+from sim.kinds import Kinds
 
-KINDS: dict[str, type[Surrogate]] = {"surrogate": Surrogate, "vllm": Vllm, "openai": OpenAiServer}
+KINDS: Kinds[type[Surrogate]] = Kinds(
+    {
+        "surrogate": "replicas.surrogate:Surrogate",
+        "vllm": "replicas.live.config:Vllm",
+        "openai": "replicas.live.openai:OpenAiServer",
+    }
+)
 """What `replicas: {kind: ...}` can be."""

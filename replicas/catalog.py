@@ -1,7 +1,6 @@
 """The GPUs and models we know, each number with its source, and how to spell one that we don't."""
 
 import csv
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from sim.params import Params
+from sim.texts import unknown_name
 
 
 class Gpu(Params):
@@ -194,7 +194,5 @@ def _find(name: str | Mapping[str, Any], known: dict[str, T], kind: type[T], wor
     if not isinstance(name, str):
         return kind.model_validate(dict(name))
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-        hint = f"; did you mean '{near[0]}'?" if near else ";"
-        raise ValueError(f"no {word} named '{name}'{hint} known: {', '.join(sorted(known))}")
+        raise ValueError(unknown_name(word, name, known))
     return known[name]

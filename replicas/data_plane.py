@@ -20,16 +20,15 @@ from sim.records import (
     BAD_ROUTE,
     DRAINED,
     ENDED,
-    FLEET_TYPE,
     NEEDS_ARRIVALS,
     NEEDS_ROUTE,
     NO_REASON,
     NONE,
     REACHED,
-    ROUTER_STATE_TYPE,
     Fleet,
     RouterState,
 )
+from sim.signatures import FLEET_TYPE, ROUTER_STATE_TYPE
 
 
 @verb

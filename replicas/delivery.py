@@ -15,7 +15,8 @@ from replicas.speculation import count_accepted, count_forced, grows_unevenly, l
 from sim.coming import note_end
 from sim.compiled import loop, rare, verb
 from sim.metrics import itl_bin
-from sim.records import CALENDAR, CATCHING_UP, EXPECTED, FINISHED, FLEET_TYPE, GONE, NONE, SURPLUS, WAITING, Fleet
+from sim.records import CALENDAR, CATCHING_UP, EXPECTED, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
+from sim.signatures import FLEET_TYPE
 
 
 @verb

@@ -11,7 +11,8 @@ from replicas.gateway import append_unrouted
 from replicas.queues import look_from_the_front, next_waiting, own_line, sequence_of, slot_of
 from replicas.speculation import forget_steps
 from sim.compiled import loop, verb
-from sim.records import DECODING, FAILED, FLEET_TYPE, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
+from sim.records import DECODING, FAILED, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
+from sim.signatures import FLEET_TYPE
 
 
 @verb

@@ -12,7 +12,6 @@ from replicas.rate_limit import level_at, most_tokens, reserve
 from sim.compiled import loop, rare, verb
 from sim.records import (
     FAILED,
-    FLEET_TYPE,
     NO_REASON,
     NONE,
     OTHER_MODEL,
@@ -23,12 +22,11 @@ from sim.records import (
     OVER_RATE_LIMIT,
     OVER_TTFT,
     REJECTED,
-    ROUTER_SIGNATURE,
-    ROUTER_STATE_TYPE,
     UNROUTED,
     Fleet,
     RouterState,
 )
+from sim.signatures import FLEET_TYPE, ROUTER_SIGNATURE, ROUTER_STATE_TYPE
 
 CHOOSE_TYPE = nb.types.FunctionType(ROUTER_SIGNATURE)
 

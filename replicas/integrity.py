@@ -9,7 +9,8 @@ from replicas.gateway import engine_refusal
 from replicas.kv_blocks import computed_tokens, held_blocks
 from replicas.queues import slot_of
 from sim.compiled import loop, verb
-from sim.records import FLEET_TYPE, NO_REASON, NONE, Fleet
+from sim.records import NO_REASON, NONE, Fleet
+from sim.signatures import FLEET_TYPE
 
 LONGEST_QUEUE = 10_000
 

@@ -13,7 +13,8 @@ from replicas.gateway import route_unrouted
 from replicas.integrity import LONGEST_QUEUE, recount, recount_unrouted
 from sim.compiled import Pointer, entry_point, raising
 from sim.errors import ConfigError
-from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, ROUTER_SIGNATURE, Fleet, RouterState
+from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, Fleet, RouterState
+from sim.signatures import ROUTER_SIGNATURE
 from sim.window import NO_SEGMENTS, load, new_fleet, take_ended
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)

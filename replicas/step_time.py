@@ -106,8 +106,8 @@ def padded_tokens(num_tokens: int, max_graph_tokens: int) -> int:
 
     vLLM captures 1, 2, 4, every 8th size up to 248, and every 16th from 256 on (0.32.0).
 
-    >>> [padded_tokens(n, 512) for n in (1, 3, 9, 249, 257, 512, 513)]
-    [1, 4, 16, 256, 272, 512, 513]
+    >>> [padded_tokens(n, 512) for n in (1, 3, 9, 248, 249, 257, 512, 513)]
+    [1, 4, 16, 248, 256, 272, 512, 513]
     """
     if num_tokens > max_graph_tokens:
         return num_tokens

@@ -1,7 +1,7 @@
 """A replica as numbers: vLLM's options in, the engine's limits and step-time coefficients out."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
@@ -33,6 +33,9 @@ class Surrogate(EngineOptions):
     80 % of it. With a `calibration` they are those of a measured engine. Models are taken as bf16 unless `dtype` or
     `quantization` says otherwise.
     """
+
+    is_live: ClassVar[bool] = False
+    """Whether a real engine is behind it."""
 
     @model_validator(mode="after")
     def _calibration_decides_alone(self) -> "Surrogate":

@@ -5,36 +5,55 @@ A router is one function `(loads, candidates, request, state) -> slot`: `loads[r
 router's own memory (RouterState). Adding one: a file like `least_loaded.py`, and a line below.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
-from routers import least_loaded, least_tokens, power_of_d_choices, random, round_robin, vllm, vllm_old
-from routers.pick import Choose
+from routers.options import DrawnChoices, NoOptions, VllmClients
 from sim.params import Params
 from sim.randomness import stream
 from sim.records import CLIENT, RouterState, records
 
-
-class NoOptions(Params):
-    """A router that takes no options."""
+Choose = Callable[[Any, Any, Any, RouterState], int]
 
 
-class RouterKind(NamedTuple):
-    """A router and what a config may set of it."""
+@dataclass(frozen=True)
+class RouterKind:
+    """A router and what a config may set of it.
 
-    choose: Choose
+    The router is a function, or named: the module that has it as `choose` is imported for a run, as reading a config needs none
+    of the compiled code.
+    """
+
+    router: Choose | str
     options: type[Params] = NoOptions
+    sees_load: bool = True
+    """Whether a replica with less to do is preferred."""
+    balances: bool = True
+    """Whether it counts what it has sent itself, and so gives equal replicas equal shares, however old the loads."""
+    draws_always: bool = False
+    """Whether it draws a random number at every request, not only among equals."""
+
+    @property
+    def choose(self) -> Choose:
+        """The function that routes."""
+        if isinstance(self.router, str):
+            choose: Choose = import_module(self.router).choose
+            return choose
+        return self.router
 
 
 KINDS: dict[str, RouterKind] = {
-    "least_loaded": RouterKind(least_loaded.choose),
-    "least_tokens": RouterKind(least_tokens.choose),
-    "power_of_d_choices": RouterKind(power_of_d_choices.choose, power_of_d_choices.Options),
-    "random": RouterKind(random.choose),
-    "round_robin": RouterKind(round_robin.choose),
-    "vllm": RouterKind(vllm.choose, vllm.Options),
-    "vllm_old": RouterKind(vllm_old.choose),
+    "least_loaded": RouterKind("routers.least_loaded"),
+    "least_tokens": RouterKind("routers.least_tokens"),
+    "power_of_d_choices": RouterKind("routers.power_of_d_choices", DrawnChoices, draws_always=True),
+    "random": RouterKind("routers.random", sees_load=False, balances=False, draws_always=True),
+    "round_robin": RouterKind("routers.round_robin", sees_load=False),
+    "vllm": RouterKind("routers.vllm", VllmClients),
+    "vllm_old": RouterKind("routers.vllm_old"),
 }
 
 

@@ -4,13 +4,12 @@ Most routers are a score and `pick_lowest`. Equal scores are settled by a seeded
 policy without ties is the same function of the loads in every run.
 """
 
-from collections.abc import Callable
 from typing import Any
 
+from routers import Choose
 from sim.compiled import loop, verb
-from sim.records import ROUTER_SIGNATURE, RouterState
-
-Choose = Callable[[Any, Any, Any, RouterState], int]
+from sim.records import RouterState
+from sim.signatures import ROUTER_SIGNATURE
 
 
 def router(function: Choose) -> Choose:

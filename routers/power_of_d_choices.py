@@ -2,22 +2,10 @@
 
 from typing import Any
 
-from pydantic import Field
-
 from routers.least_tokens import outstanding_tokens
 from routers.pick import random_below, router
 from sim.compiled import verb
-from sim.limits import MAX_SLOTS
-from sim.params import Params
 from sim.records import RouterState
-
-
-class Options(Params):
-    """How many replicas are looked at."""
-
-    d: int = Field(
-        default=2, ge=1, le=MAX_SLOTS, description="Replicas drawn for each request; the least loaded of them gets it."
-    )
 
 
 @verb

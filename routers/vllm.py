@@ -2,24 +2,9 @@
 
 from typing import Any
 
-from pydantic import Field
-
 from routers.pick import router
 from sim.compiled import verb
-from sim.params import Params
 from sim.records import RouterState
-
-
-class Options(Params):
-    """What the score needs to know of the deployment."""
-
-    num_clients: int = Field(
-        default=1,
-        ge=1,
-        le=1024,
-        description="API servers (`--api-server-count`). Requests come to them in turn, each balances on its own, and knows at "
-        "once only what it sent itself; of the others it sees what the last scrape showed.",
-    )
 
 
 @verb

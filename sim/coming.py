@@ -8,7 +8,8 @@ them is sent when one ends, at that very instant.
 import numba as nb
 
 from sim.compiled import loop, rare, verb
-from sim.records import ARRIVED, FINISHED, FLEET_TYPE, NONE, OVER, Fleet
+from sim.records import ARRIVED, FINISHED, NONE, OVER, Fleet
+from sim.signatures import FLEET_TYPE
 from sim.timed import pop, push
 
 

@@ -7,10 +7,9 @@ Ids and indices are -1 (`NONE`) when absent; instants are NaN (`NEVER`) until th
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numba as nb
 import numpy as np
 
-from sim.bundle import Bundle, BundleType
+from sim.bundle import Bundle
 
 NONE = -1
 NEVER = np.nan
@@ -493,15 +492,6 @@ class RouterState(Bundle):
     memory: Annotated[Any, "i8", 1]  # (16 or one an API server,) whatever a policy remembers; zero at first
     options: Annotated[Any, "f8", 1]  # (16,) the policy's parameters
     clients: Annotated[Any, CLIENT, 2]  # (num_slots, API servers) what each of them has sent; the data plane keeps it
-
-
-FLEET_TYPE = BundleType(Fleet)
-LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
-ROUTER_STATE_TYPE = BundleType(RouterState)
-ROUTER_SIGNATURE = nb.types.int64(
-    LOADS_TYPE, nb.types.int64[::1], nb.types.Array(nb.from_dtype(REQUEST_VIEW), 1, "C"), ROUTER_STATE_TYPE
-)
-"""(loads, candidates, asking, state) -> the chosen slot, one of `candidates`."""
 
 
 def records(dtype: np.dtype[Any], *shape: int) -> Any:

@@ -26,7 +26,6 @@ from sim.records import (
     CLIENT,
     CLOCK,
     COMING,
-    FLEET_TYPE,
     GONE,
     GROWTH,
     LINE,
@@ -46,6 +45,7 @@ from sim.records import (
     Fleet,
     records,
 )
+from sim.signatures import FLEET_TYPE
 
 _SMALLEST_RING = 1 << 12
 _MAP_NORESERVE = 0x4000  # Linux on x86 and ARM; Python 3.11 has no name for it

@@ -6,6 +6,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from experiments.contracts.fleets import classes, engine
 from replicas.block_pool import give_back, unregister
 from replicas.eviction import clear
 from replicas.kv_blocks import take_blocks
@@ -14,9 +15,9 @@ from replicas.queues import sequence_of
 from sim.coming import appear, count_arrival
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
-from sim.records import ARRIVAL, FLEET_TYPE, SEGMENT, Fleet
+from sim.records import ARRIVAL, SEGMENT, Fleet
+from sim.signatures import FLEET_TYPE
 from sim.window import load, new_fleet
-from tests.fleets import classes, engine
 
 
 @loop(nb.types.int64(FLEET_TYPE, nb.types.int64))

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from experiments.contracts.fleets import Constant, classes, engine, run
 from replicas import admission
 from replicas.queues import slot_of
 from sim.records import ARRIVAL
-from tests.fleets import Constant, classes, engine, run
 
 FEW, MANY = 60, 120
 

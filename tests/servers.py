@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.fleets import engine, run
+from experiments.contracts.fleets import engine, run
 from traces import KINDS
 
 MEAN_TOKENS = 10_000  # of a prompt that takes one step

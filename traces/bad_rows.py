@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from sim.errors import TraceError
 from sim.limits import MAX_TOKENS
-from traces.cells import MISSING, Mask
+from traces.arrays import Mask
+from traces.cells import MISSING
 from traces.segments import Content
 from traces.shown import shown
 from traces.traffic import count

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from traces.arrays import Integers
 
 MISSING = int(np.iinfo(np.int64).min)
 """Stands for a cell that is empty or cannot be read."""

@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from sim.errors import TraceError
 from sim.limits import MAX_TOKENS
+from sim.texts import did_you_mean
 from traces.cells import whole_numbers
 from traces.shown import cut, shown
 
@@ -152,9 +152,7 @@ _LENIENT = pa_csv.ParseOptions(invalid_row_handler=lambda row: "skip")
 def _check_columns(file: Path, wanted: Sequence[str], found: Sequence[str]) -> None:
     for name in wanted:
         if name not in found:
-            near = get_close_matches(name, found, n=1)
-            guess = f"; did you mean '{near[0]}'?" if near else ""
-            raise TraceError(f"{file}: no column '{name}'{guess}; found: {cut(', '.join(found))}")
+            raise TraceError(f"{file}: no column '{name}'{did_you_mean(name, found)}; found: {cut(', '.join(found))}")
 
 
 def read_lengths(path: str, column: str) -> NDArray[np.int64]:

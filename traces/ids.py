@@ -1,6 +1,5 @@
 """Cells of a file that name something: 64-bit ids, and lists of them."""
 
-import hashlib
 import json
 import re
 from typing import Any
@@ -9,16 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traces.cells import MISSING, Integers, Mask
-
-
-def hash_64(text: str) -> int:
-    """Returns a signed 64-bit hash, the same in every process.
-
-    >>> hash_64("session") == hash_64("session") != hash_64("prefix")
-    True
-    """
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+from traces.arrays import Integers, Mask
+from traces.cells import MISSING
+from traces.segments import hash_64
 
 
 def ids(column: Any) -> tuple[Integers, Mask]:

@@ -1,25 +1,38 @@
 """Laws of prompt and output lengths. Each turns a standard normal number into tokens, rising, so that two can correlate."""
 
+from abc import abstractmethod
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy import special
 
+from sim.kinds import KindOf
 from sim.limits import MAX_TOKENS
 from sim.params import Params
-from traces.files import read_lengths
+from traces.normal import Z, log_shares_below, share_below, shares_below
 from traces.rates import Floats
 
 Tokens = NDArray[np.int64]
 
 
-class Fixed(Params):
+class LengthLaw(Params):
+    """A law of lengths. A new one adds its parameters and these two, and may come from outside."""
+
+    @abstractmethod
+    def of_normal(self, normal: Floats) -> Tokens:
+        """Returns one length for each standard normal number, (n,) each; rising."""
+
+    @property
+    @abstractmethod
+    def expected_tokens(self) -> float:
+        """The expected tokens, caps included."""
+
+
+class Fixed(LengthLaw):
     """Every request has the same length."""
 
-    kind: Literal["fixed"] = "fixed"
     tokens: int = Field(ge=1, le=MAX_TOKENS, description="Tokens of every request.")
 
     def of_normal(self, normal: Floats) -> Tokens:
@@ -32,10 +45,9 @@ class Fixed(Params):
         return float(self.tokens)
 
 
-class Uniform(Params):
+class Uniform(LengthLaw):
     """Every whole number from `low` to `high`, both included, is as likely as any other."""
 
-    kind: Literal["uniform"] = "uniform"
     low: int = Field(ge=1, le=MAX_TOKENS, description="Smallest number of tokens.")
     high: int = Field(ge=1, le=MAX_TOKENS, description="Largest number of tokens.")
 
@@ -47,7 +59,7 @@ class Uniform(Params):
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
-        steps = special.ndtr(normal) * (self.high - self.low + 1)
+        steps = shares_below(normal) * (self.high - self.low + 1)
         return np.minimum(self.low + steps.astype(np.int64), self.high)
 
     @property
@@ -56,7 +68,7 @@ class Uniform(Params):
         return (self.low + self.high) / 2
 
 
-class Capped(Params):
+class Capped(LengthLaw):
     """What the open-ended laws share: lengths outside [min, max] are moved to the nearer end."""
 
     min: int = Field(default=1, ge=1, le=MAX_TOKENS, description="Shorter lengths become this many tokens.")
@@ -81,7 +93,6 @@ class Capped(Params):
 class Exponential(Capped):
     """A geometric law on 1, 2, 3, ...: the memoryless one, whose standard deviation is about its mean."""
 
-    kind: Literal["exponential"] = "exponential"
     mean: float = Field(ge=1, le=MAX_TOKENS, description="Expected tokens, before the caps.")
 
     @property
@@ -90,7 +101,7 @@ class Exponential(Capped):
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
-        return self._clip(np.ceil(special.log_ndtr(-normal) / self._log_more))
+        return self._clip(np.ceil(log_shares_below(-normal) / self._log_more))
 
     @property
     def expected_tokens(self) -> float:
@@ -103,7 +114,6 @@ class Exponential(Capped):
 class Lognormal(Capped):
     """Few short, most middling, some very long: the usual look of prompts and answers. Given by mean and a percentile."""
 
-    kind: Literal["lognormal"] = "lognormal"
     mean: float = Field(ge=1, le=MAX_TOKENS, description="Expected tokens, before the caps.")
     p50: float | None = Field(default=None, gt=0, description="Median; below the mean.")
     p90: float | None = Field(default=None, gt=0, description="90th percentile; mean to 2.27 times the mean.")
@@ -126,8 +136,7 @@ class Lognormal(Capped):
 
     @property
     def _given(self) -> list[tuple[str, float, float]]:
-        ranks = (("p50", 0.50, self.p50), ("p90", 0.90, self.p90), ("p95", 0.95, self.p95), ("p99", 0.99, self.p99))
-        return [(name, float(special.ndtri(rank)), tokens) for name, rank, tokens in ranks if tokens is not None]
+        return [(name, z, tokens) for name, z in Z.items() if (tokens := getattr(self, name)) is not None]
 
     @cached_property
     def _sigma(self) -> float:
@@ -155,13 +164,12 @@ class Lognormal(Capped):
         if self._sigma == 0:
             return min(self.mean, cap)
         z = (np.log(cap) - self._mu) / self._sigma
-        return float(self.mean * special.ndtr(z - self._sigma) + cap * special.ndtr(-z))
+        return float(self.mean * share_below(z - self._sigma) + cap * share_below(-z))
 
 
 class Empirical(Capped):
     """Lengths drawn, with replacement, from a list or from a column of a CSV or Parquet file."""
 
-    kind: Literal["empirical"] = "empirical"
     values: list[int] | None = Field(default=None, min_length=1, description="The lengths, in tokens, all at least 1.")
     path: str | None = Field(default=None, description="A CSV or Parquet file, instead of `values`.")
     column: str | None = Field(default=None, description="The column of `path` that holds lengths in tokens.")
@@ -180,11 +188,13 @@ class Empirical(Capped):
     def _sorted(self) -> Tokens:
         if self.values is not None:
             return np.sort(np.asarray(self.values, np.int64))
+        from traces.files import read_lengths  # here: it brings pyarrow, and few configs have such a file
+
         return np.sort(read_lengths(self.path or "", self.column or ""))
 
     def of_normal(self, normal: Floats) -> Tokens:
         """Returns one length for each standard normal number."""
-        rank = (special.ndtr(normal) * len(self._sorted)).astype(np.int64)
+        rank = (shares_below(normal) * len(self._sorted)).astype(np.int64)
         return self._clip(self._sorted[np.minimum(rank, len(self._sorted) - 1)].astype(np.float64))
 
     @property
@@ -193,5 +203,14 @@ class Empirical(Capped):
         return float(self._clip(self._sorted.astype(np.float64)).mean())
 
 
-LengthLaw = Annotated[Fixed | Uniform | Lognormal | Exponential | Empirical, Field(discriminator="kind")]
+LAWS: dict[str, type[LengthLaw]] = {
+    "fixed": Fixed,
+    "uniform": Uniform,
+    "lognormal": Lognormal,
+    "exponential": Exponential,
+    "empirical": Empirical,
+}
 """The table of length laws; `kind` in YAML chooses."""
+
+Law = Annotated[LengthLaw, KindOf("length law", LAWS, LengthLaw)]
+"""A field of a config that holds one."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sim.params import Params
 from sim.randomness import stream
-from traces.length_laws import LengthLaw, Tokens
+from traces.length_laws import Law, Tokens
 from traces.rates import Floats
 from traces.traffic import Arrivals
 
@@ -16,8 +16,8 @@ from traces.traffic import Arrivals
 class Lengths(Params):
     """How many tokens come in and go out."""
 
-    prompt: LengthLaw = Field(description="Law of the prompt length, in tokens.")
-    output: LengthLaw = Field(description="Law of the output length, in tokens.")
+    prompt: Law = Field(description="Law of the prompt length, in tokens.")
+    output: Law = Field(description="Law of the output length, in tokens.")
     correlation: float = Field(
         default=0.0,
         ge=-1,

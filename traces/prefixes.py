@@ -10,7 +10,7 @@ from sim.limits import MAX_TOKENS
 from sim.params import Params
 from sim.randomness import stream
 from sim.records import SEGMENT
-from traces.length_laws import LengthLaw, Tokens
+from traces.length_laws import Law, Tokens
 from traces.rates import Floats
 from traces.segments import Segments, named
 from traces.traffic import ALL_PREFIX, Arrivals, count
@@ -24,7 +24,7 @@ class Prefixes(Params):
     """
 
     num: int = Field(default=100, ge=1, le=1_000_000, description="Different prefixes.")
-    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | LengthLaw = Field(
+    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Law = Field(
         description="Length of a prefix, in tokens: of every one, or the law that each one's is drawn from, once for a seed."
     )
     zipf: float = Field(

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim.records import ARRIVAL, SEGMENT
-from traces.cells import MISSING, Integers, Mask
+from traces.arrays import Integers, Mask
+from traces.cells import MISSING
 from traces.files import PARQUET_SUFFIXES
 from traces.ids import id_lists
 from traces.segments import Content

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.cells import Integers, Mask
+from traces.arrays import Integers, Mask
 from traces.traffic import Arrivals, TrafficStream
 
 MOST_PLACES = 1 << 20

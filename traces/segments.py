@@ -1,5 +1,6 @@
 """What requests' tokens are, without the tokens: segments that rows point to, kept until the rows are handed out."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,8 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.records import SEGMENT
-from traces.cells import Integers, Mask
-from traces.ids import hash_64
+from traces.arrays import Integers, Mask
+
+
+def hash_64(text: str) -> int:
+    """Returns a signed 64-bit hash, the same in every process.
+
+    >>> hash_64("session") == hash_64("session") != hash_64("prefix")
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def named(kind: str, ids: Integers) -> Integers:

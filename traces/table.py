@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from sim.params import Params
 from sim.records import SEGMENT
-from traces.cells import MISSING, Integers, Mask, whole_numbers
+from traces.arrays import Integers, Mask
+from traces.cells import MISSING, whole_numbers
 from traces.ids import ids
 from traces.recorded import Columns, Recorded
 from traces.replay import ASKED, SEGMENTS, Facts, facts_of, unpacked, written_content

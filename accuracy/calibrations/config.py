@@ -6,12 +6,12 @@ from pydantic import Field, model_validator
 
 from experiments.settings.experiment import Study
 from experiments.settings.fields import Catalogued
-from experiments.settings.kinds import KindOf
 from replicas import catalog
 from replicas.calibration.engines import MeasuredEngine
 from replicas.calibration.fitted import Dtype
 from replicas.catalog import Gpu, Model
 from replicas.live.measured import ENGINES
+from sim.kinds import KindOf
 from sim.params import Params
 
 MEASURED_ENGINE = KindOf("engine to measure", ENGINES, MeasuredEngine)

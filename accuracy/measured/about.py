@@ -12,7 +12,7 @@ from accuracy.measured.tools.report import LENGTHS, NUMBER, PREFIXES
 from experiments.settings.mistakes import mistakes_in
 from sim.errors import TraceError
 from sim.params import Params
-from traces.length_laws import LengthLaw
+from traces.length_laws import Law
 from traces.prefixes import Prefixes
 
 NEEDED = ("model", "gpu", "tp")
@@ -30,8 +30,8 @@ class StatedPrefixes(Prefixes):
 class StatedLengths(Params):
     """Laws of lengths, as in traffic."""
 
-    prompt: LengthLaw | None = Field(default=None, description="Of prompts; null = as the report says.")
-    output: LengthLaw | None = Field(default=None, description="Of answers; null = as the report says.")
+    prompt: Law | None = Field(default=None, description="Of prompts; null = as the report says.")
+    output: Law | None = Field(default=None, description="Of answers; null = as the report says.")
 
 
 class About(Params):

@@ -12,15 +12,15 @@ from autoscalers import Autoscaler
 from experiments import calibrated
 from experiments.settings.fields import Catalogued, FolderName, Name, Percentile
 from experiments.settings.gateway import OPEN, Gateway
-from experiments.settings.kinds import KindOf
-from experiments.settings.outside import own_code
 from experiments.settings.router import ROUTER, Router
 from replicas import catalog
 from replicas.catalog import Gpu, Model
 from replicas.lifecycle import Lifecycle
 from replicas.served import Served, served
 from replicas.surrogate import Surrogate
+from sim.kinds import KindOf
 from sim.limits import MAX_SEED, MAX_SLOTS, MAX_TOKENS, MIN_INTERVAL_S
+from sim.outside import own_code
 from sim.params import Params
 from traces.generated import Generated
 from traces.traffic import Traffic

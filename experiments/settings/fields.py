@@ -8,8 +8,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from experiments.settings.texts import bounded
 from sim.params import Params
+from sim.texts import bounded
 
 LONGEST_NAME = 100
 """Characters of a name: files are named so."""

@@ -17,11 +17,11 @@ from experiments.settings.mistakes import Mistake, mistakes_in
 from experiments.settings.sections import section_at, step
 from experiments.settings.sweeps import Change, Point, apply, find, points, slug
 from experiments.settings.tasks import TASKS, schema_of
-from experiments.settings.texts import bounded, nearest, unknown_name
 from experiments.settings.wording import shown
 from experiments.settings.yaml_files import located, parse_yaml, read_config
 from sim.errors import ConfigError
 from sim.limits import MAX_SEED
+from sim.texts import bounded, nearest, unknown_name
 
 SMOKE_REQUESTS = 2000
 MOST_LINES = 50

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from experiments.settings.sections import Path, dotted, step
-from experiments.settings.texts import bounded
 from experiments.settings.wording import WANTED, sentence
 from sim.errors import TraceError
+from sim.texts import bounded
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, SerializeAsAny
 
 import routers
-from experiments.settings.kinds import KindOf
-from experiments.settings.outside import guarded
-from routers import RouterKind, is_compiled
-from routers.pick import Choose
+from routers import Choose, RouterKind, is_compiled
+from sim.kinds import KindOf
 from sim.limits import MIN_INTERVAL_S
+from sim.outside import guarded
 from sim.params import Params
 
 

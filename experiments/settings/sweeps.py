@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from experiments.settings.sections import Path, section_at, step
-from experiments.settings.texts import unknown_name
 from experiments.settings.wording import shown
+from sim.texts import unknown_name
 
 _DOT = re.compile(r"\.(?!(?<=\bp\d\d\.)\d)")  # a dot, but not the one in p99.9
 

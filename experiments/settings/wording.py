@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel
 
 from experiments.settings.sections import Path, Section, dotted, section_at, sections
-from experiments.settings.texts import LONGEST, nearest
+from sim.texts import LONGEST, nearest
 
 UNITS: dict[str, dict[str, float]] = {
     "_s": {"us": 1e-6, "ms": 1e-3, "s": 1, "sec": 1, "seconds": 1, "m": 60, "min": 60, "h": 3600, "hours": 3600},

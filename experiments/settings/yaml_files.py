@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from experiments.settings.texts import bounded, listed, nearest
 from sim.errors import ConfigError
-from sim.shipped import shipped, shipped_file
+from sim.shipped import all_shipped, shipped_file
+from sim.texts import bounded, listed, nearest
 
 _NUMBERS = {
     "int": re.compile(r"[-+]?\d[\d_]*$"),
@@ -107,7 +107,7 @@ def _similar_file(path: Path) -> str:
     match = nearest(path.name, files)
     if match:
         return f"; did you mean {folder / match}?"
-    ours = nearest(path.stem, (file.stem for file in shipped("configs").glob("*.yaml")))
+    ours = nearest(path.stem, (file.stem for file in all_shipped("configs")))
     if ours and path.parent in (Path(), Path("configs")):
         return f"; did you mean the shipped {ours}?"
     return f"; in {folder}: {listed(files)}" if files else ""

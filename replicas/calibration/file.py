@@ -14,7 +14,7 @@ from replicas.calibration.mixture import Mixture, mixture_of
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 from sim.records import MAX_KNOTS
-from sim.shipped import shipped, shipped_file
+from sim.shipped import all_shipped, shipped_file
 
 Floats = NDArray[np.float64]
 SHORTEST_S = 1e-9
@@ -313,7 +313,7 @@ def located(path: str | Path) -> Path:
     ours = shipped_file(given, "calibrations")
     if ours is not None:
         return ours
-    known = ", ".join(sorted(file.stem for file in shipped("calibrations").glob("*.yaml")))
+    known = ", ".join(sorted(file.stem for file in all_shipped("calibrations")))
     place = "" if given.is_absolute() else f" at {given.absolute()}"
     raise ValueError(f"calibration {path}: no such file{place}; `kind: calibrate` makes one; shipped: {known}")
 

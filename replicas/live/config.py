@@ -1,6 +1,6 @@
 """`replicas: {kind: vllm}`: the options of a surrogate, given to a real vLLM under the same names."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,8 @@ class Vllm(Surrogate):
     What vLLM knows by the same name it is given. What describes step times (efficiencies, overheads, CPU) describes the
     surrogate that plans its capacity, and its shadow. docs/live.md says what it needs and how it is measured.
     """
+
+    is_live: ClassVar[bool] = True
 
     model: str | None = Field(
         default=None,

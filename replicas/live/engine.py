@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import gc
 import logging
 import os
@@ -16,6 +15,7 @@ from typing import Any
 from replicas.live.interface import Limits, Scheduled, Step
 from replicas.live.recorder import Overlap, Recorder
 from sim.errors import EngineError
+from sim.texts import did_you_mean
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core in this process, so that a step is a call
@@ -333,9 +333,7 @@ def _reason(error: BaseException) -> str:
 def _check_arguments(arguments: Mapping[str, Any], known: list[str]) -> None:
     for name in arguments:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise EngineError(f"engine_args.{name}: this vLLM has no such argument{hint}")
+            raise EngineError(f"engine_args.{name}: this vLLM has no such argument{did_you_mean(name, known)}")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -33,6 +33,8 @@ class OpenAiServer(Surrogate):
 
     Takes a surrogate's options, so the same file runs on either; they describe the surrogate, not the server.
     """
+
+    is_live: ClassVar[bool] = True
 
     base_url: str = Field(description="Where it listens: http://127.0.0.1:8000/v1")
     served_model: str | None = Field(default=None, description="The name it serves the model under; null = the first it lists.")

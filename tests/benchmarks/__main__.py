@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-import tests.fleets as fleets
+import experiments.contracts.fleets as fleets
 from sim.records import ARRIVAL
 from tests.shared import FOLDER
 
@@ -72,7 +72,7 @@ def days(num_days: int) -> list[str]:
 FIRST_EVENT = """
 from experiments.settings.loading import load
 from experiments.wiring import Wiring
-from tests.fleets import Kept
+from experiments.contracts.fleets import Kept
 wiring = Wiring(load("configs/opening_question.yaml")[0].experiment, Kept(), print)
 wiring.plane.load(next(wiring.simulation.arrivals))
 wiring.plane.run_until(1.0)
@@ -125,7 +125,7 @@ MOONCAKE = """
 import sys, time
 from experiments.settings.loading import load
 from experiments.wiring import Wiring
-from tests.fleets import Kept
+from experiments.contracts.fleets import Kept
 best = []
 for _ in range(3):
     run = load("configs/mooncake.yaml", sets=["traffic.path=" + sys.argv[1]])[0]

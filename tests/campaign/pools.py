@@ -170,14 +170,13 @@ def autoscaler(random: Random) -> Section:
     }
     ahead = {
         "kind": "forecast",
-        "forecaster": random.choice(["naive", "seasonal_naive", "oracle"]),
+        "forecaster": random.choice(["naive", "seasonal_naive", {"kind": "seasonal_naive", "num_seasons": 2}, "oracle"]),
         **some(
             random,
             0.4,
             rate_window_s=random.choice([1.0, 5.0]),
             season_s=random.choice([8.0, 86400.0]),
             horizon_s=4.0,
-            num_seasons=2,
             replica_requests_per_s=random.choice([0.5, 3.0]),
             clear_backlog_s=random.choice([1.0, 10.0]),
             target_utilization=1.0,

@@ -14,6 +14,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from experiments.contracts.fleets import ASKED
 from replicas.batches import take_up
 from replicas.delivery import deliver
 from replicas.engine import enqueue
@@ -23,11 +24,11 @@ from replicas.queues import slot_of
 from replicas.scheduler import plan
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
-from sim.records import ARRIVAL, CLASS, ENGINE, FLEET_TYPE, NONE, SEGMENT, Fleet, records
+from sim.records import ARRIVAL, CLASS, ENGINE, NONE, SEGMENT, Fleet, records
+from sim.signatures import FLEET_TYPE
 from sim.window import load, new_fleet
 from tests.caches import bring_in
 from tests.conformance.workloads import text_of, version_of
-from tests.fleets import ASKED
 
 COMPARED = ("reqs", "new", "resumed", "preempted", "finished", "running", "waiting", "free_blocks")
 MORE_COMPARED = ("loop_step", "cached", "drafts")  # where the recording tells them

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.fleets import arrivals, engine, run
+from experiments.contracts.fleets import arrivals, engine, run
 
 
 def test_one_request_alone_m16() -> None:

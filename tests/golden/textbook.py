@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from autoscalers import QueueTarget
+from experiments.contracts.fleets import engine as fleet_engine
 from planning.adapters import lora_flops_share
 from planning.costs import blended_price, break_even_utilization, cosine_day_mean, dollars_per_million, mean_utilization
 from planning.instance import Instance
@@ -26,7 +27,6 @@ from replicas.memory import kv_bytes_per_token, lora_bytes, weight_bytes
 from replicas.surrogate import Surrogate
 from sim.queueing import mg1, mm1, split_and_pooled
 from sim.views import PoolView
-from tests.fleets import engine as fleet_engine
 from tests.golden.test_textbook_steps import B200, H100, LAYOUT, LLAMA_70B
 from tests.theory.test_cpu_overlap import OVERLAPPED, PLAIN, measured
 from tests.theory.test_fleet_cold_start import NUM_RISING, ORACLE, REACTIVE, needed, ramp, ready_in_each_step, simulated

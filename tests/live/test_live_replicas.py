@@ -10,14 +10,14 @@ import pytest
 
 from experiments import run
 from experiments.cli import main
+from experiments.contracts.fleets import arrivals, engine
+from experiments.contracts.fleets import run as run_fleet
 from replicas import catalog
 from replicas.live.bench import Bench
 from replicas.live.config import Vllm
 from replicas.live.interface import Step
 from replicas.live.plane import EngineSource
 from sim.errors import EngineError
-from tests.fleets import arrivals, engine
-from tests.fleets import run as run_fleet
 from tests.live_engines import per_token
 
 pytestmark = [

@@ -2,11 +2,46 @@
 
 _EDGE = "another interval only for an instant within a rounding of its edge, where either will do"
 
+_AS_LONG = "both are as long; strict=True says so to the reader"
+
 REASONS: dict[tuple[str, str], str] = {
     (
         "experiments/results/timeline.py",
         '- interval = (columns["finished_at_s"][is_finished] // self._interval_s).astype(np.int64) '
         '+ interval = (columns["finished_at_s"][is_finished] / self._interval_s).astype(np.int64)',
     ): _EDGE,
+    (
+        "experiments/results/timeline.py",
+        "- self._completions = np.zeros((0, len(self._pools) + 1), dtype=np.int64) "
+        "+ self._completions = np.zeros(( 1, len(self._pools) + 1), dtype=np.int64)",
+    ): "room for intervals is made as they come, from whatever there is at first",
+    (
+        "experiments/results/summary.py",
+        '- "reasons": {name: n for name, n in zip(REASON_NAMES, reasons.tolist(), strict=True) if name and n}, '
+        '+ "reasons": {name: n for name, n in zip(REASON_NAMES, reasons.tolist(), strict=False) if name and n},',
+    ): _AS_LONG,
+    (
+        "experiments/results/costs.py",
+        "- whole = cost([machine], 0.0, duration_s) + whole = cost([machine], -1.0, duration_s)",
+    ): "no machine is asked for before 0 s",
+    (
+        "planning/plans/trial.py",
+        "- plane.open(slot, slot, 0.0) + plane.open(slot, slot, -1.0)",
+    ): "no request comes before 0 s, and a trial bills nobody",
+    (
+        "sim/percentiles.py",
+        "- _PLAN = (_VALUES, _CELLS, nb.int64[:, ::1], nb.int32[:, ::1], nb.int64[:, ::1]) "
+        "+ _PLAN = (_VALUES, _CELLS, nb.int64[:, :: 0], nb.int32[:, ::1], nb.int64[:, ::1])",
+    ): "a looser type of the same array: only slower",
+    (
+        "sim/percentiles.py",
+        "- if 0 <= key - ranges[r, 0] < ranges[r, 1]: + if -1 <= key - ranges[r, 0] < ranges[r, 1]:",
+    ): "one too many is counted, behind all others of its range; where values are collected, a test notices",
+    (
+        "traces/rescaling.py",
+        "- at_s = np.where((at_s >= 0) & (at_s < self._duration_s), at_s, np.nan) "
+        "+ at_s = np.where((at_s >= 0) & (at_s <= self._duration_s), at_s, np.nan)",
+    ): "another instant only for one that rounds to the very end",
+    ("autoscalers/fixed.py", "- return 0 + return -1"): "as a least number of replicas, either binds nobody",
 }
 """(file, the lines that differ as the page shows them) -> why."""

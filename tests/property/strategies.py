@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import routers
-from tests.fleets import Ran, arrivals, classes, engine, run
+from experiments.contracts.fleets import Ran, Script, arrivals, classes, engine, run
 
 FIXED_STEP = {"overhead_s": 0.5}
 """Every step lasts as long as the gaps between arrivals are multiples of: many things happen at one instant."""
@@ -96,7 +96,7 @@ class Workload:
 
     engine: dict[str, Any]
     rows: list[tuple[float, int, int, int]]  # (arrived_at_s, prompt tokens, output tokens, class)
-    classes: list[tuple[Any, ...]]  # (priority, adapter, max_tokens, grammar_s), as in `tests.fleets.classes`
+    classes: list[tuple[Any, ...]]  # (priority, adapter, max_tokens, grammar_s), as in `experiments.contracts.fleets.classes`
     segments: list[list[tuple[int, int]]]  # of each request: (content, tokens)
     timeline_interval_s: float = 0.7  # the timeline recounts all sums
 
@@ -215,19 +215,6 @@ def limits(fields: dict[str, Any], rows: list[tuple[float, int, int]]) -> dict[s
     }
 
 
-class Script:
-    """An autoscaler that reads its decisions from a list, and keeps to the last."""
-
-    def __init__(self, decisions: list[int]) -> None:
-        self.decisions = decisions
-        self.num_decided = 0
-
-    def decide(self, view: Any) -> Any:
-        self.desired = self.decisions[min(self.num_decided, len(self.decisions) - 1)]
-        self.num_decided += 1
-        return self
-
-
 @dataclass(frozen=True)
 class Case:
     """A whole run, as plain data."""
@@ -301,7 +288,7 @@ class Case:
 
 @st.composite
 def machines(draw: st.DrawFn) -> dict[str, Any]:
-    """How many there are and when, as `tests.fleets.run` is told: they come and go, down to none, but for one at the end."""
+    """How many there are and when, as `fleets.run` is told: they come and go, down to none, but for one at the end."""
     max_replicas = draw(st.integers(1, 3))
     decisions = draw(st.lists(st.integers(0, max_replicas), max_size=12))
     start_s = draw(st.sampled_from([0.0, 1.7]))

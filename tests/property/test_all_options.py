@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim.window
+from experiments.contracts.fleets import Ran
 from sim.records import FAILED, FINISHED
-from tests.fleets import Ran
 from tests.property.strategies import Workload, machines, other_engines, workloads
 
 OUTCOMES = ("status", "num_cached_tokens", "num_preemptions", "scheduled_at_s", "first_token_at_s", "finished_at_s")

@@ -1,6 +1,6 @@
 """Fleets of every kind Hypothesis can think of: nothing is lost, everything ends, and what should not matter does not.
 
-Every run checks the twelve invariants itself (`tests.fleets.run`).
+Every run checks the twelve invariants itself (`experiments.contracts.fleets.run`).
 """
 
 import heapq
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import routers
 import sim.window
+from experiments.contracts.fleets import Ran
 from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, REJECTED
-from tests.fleets import Ran
 from tests.property.strategies import Case, changing_fleets, conversations, steady_fleets
 
 INSTANTS = ("arrived_at_s", "routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s")

@@ -3,18 +3,18 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
 from replicas.gateway import predicted_ttft_s
 from replicas.rate_limit import level_at, reconcile, reserve
 from sim.records import BUCKET, CLASS, OVER_RATE_LIMIT, OVER_TTFT, REJECTED, records
-from tests.fleets import Ran, arrivals, engine, run
-from tests.property.strategies import Script
 
 AMOUNTS = st.integers(0, 500)
 PAUSES = st.floats(0, 30)
-OPERATIONS = st.lists(st.tuples(PAUSES, AMOUNTS, AMOUNTS), max_size=40)  # a pause, what is reserved, what is used
+OPERATIONS = st.lists(st.tuples(PAUSES, AMOUNTS, AMOUNTS, PAUSES), max_size=40)
+"""A pause, what is reserved, what is used of it, and how long that takes."""
 
 
 def a_bucket(tokens_per_s: float, capacity_tokens: float) -> Any:
@@ -33,11 +33,12 @@ def a_class(bucket: tuple[float, float] | None = None, admission: tuple[float, f
 
 
 @given(operations=OPERATIONS, rate=st.floats(0.1, 50), capacity=st.floats(1, 1000))
+@example(operations=[(0.0, 10, 0, 1.0)], rate=10.0, capacity=100.0)  # full again before what was not used comes back
 def test_t39_a_bucket_never_exceeds_its_capacity_and_gives_back_what_was_not_used(
-    operations: list[tuple[float, int, int]], rate: float, capacity: float
+    operations: list[tuple[float, int, int, float]], rate: float, capacity: float
 ) -> None:
     bucket, now_s, level, total = a_bucket(rate, capacity), 0.0, capacity, 0
-    for pause_s, reserved, used in operations:
+    for pause_s, reserved, used, lasts_s in operations:
         now_s += pause_s
         level = min(capacity, level + pause_s * rate)
         assert level_at(bucket, now_s) == pytest.approx(level, abs=1e-6)
@@ -45,8 +46,10 @@ def test_t39_a_bucket_never_exceeds_its_capacity_and_gives_back_what_was_not_use
             used = min(used, reserved)
             reserve(bucket, reserved, now_s)
             assert bucket.level_tokens == pytest.approx(level - reserved, abs=1e-6)
+            now_s += lasts_s
+            level = min(capacity, level - reserved + lasts_s * rate)
             reconcile(bucket, reserved, used, now_s)
-            level, total = level - used, total + used
+            level, total = min(capacity, level + reserved - used), total + used
         assert bucket.level_tokens <= capacity
         assert total <= capacity + rate * now_s + 1e-6  # no more than the rate and one burst
 
@@ -92,6 +95,7 @@ def test_t40_the_prediction_is_all_prompts_at_the_prefill_rate(queued: int, prom
 
 
 @given(prompts=st.lists(st.integers(1, 5000), min_size=1, max_size=50), target_s=st.floats(0.05, 1.0))
+@example(prompts=[5000, 1], target_s=0.5)  # the first is expected at the target itself
 def test_t40_who_would_miss_the_target_is_turned_away_and_nobody_else(prompts: list[int], target_s: float) -> None:
     """All come at one instant to an engine that computes one token in 0.1 ms: who is admitted has its token in time.
 

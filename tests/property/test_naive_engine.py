@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.contracts.fleets import Ran, arrivals, engine, run
 from replicas.step_time import cpu_time, gpu_time, step_time
 from sim.metrics import NUM_ITL_BINS, itl_bin
 from sim.records import BATCH, records
 from tests.conformance import replay
 from tests.conformance.workloads import accepted_drafts, generate
-from tests.fleets import Ran, arrivals, engine, run
 from tests.property import naive_engine as naive
 from tests.property import naive_workload
 from tests.property.naive_request import Step

@@ -10,7 +10,7 @@ from typing import Optional
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fleets import arrivals, engine, run
+from experiments.contracts.fleets import arrivals, engine, run
 
 SECONDS_APART = 100.0  # longer than any request takes
 

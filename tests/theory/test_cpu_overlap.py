@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import Kept, arrivals, run
 from experiments.settings.loading import load
 from experiments.wiring import Wiring
 from sim.metrics import tpot_s, ttft_s
-from tests.fleets import Kept, arrivals, run
 
 CONFIG = Path(__file__).parents[2] / "configs" / "cpu_overlap.yaml"
 CPU_S, CPU_S_PER_REQUEST = 0.001, 20e-6

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import arrivals, run
 from replicas.lifecycle import Lifecycle
-from tests.fleets import arrivals, run
 
 MEAN_S, NUM, SPAN_S = 100.0, 10, 6000.0
 

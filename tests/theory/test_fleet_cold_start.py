@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autoscalers import Autoscaler, Forecast, QueueTarget
-from tests.fleets import Ran, arrivals, engine, run
+from experiments.contracts.fleets import Ran, arrivals, engine, run
 
 INTERVAL_S = 60.0
 PER_REPLICA = 4.0  # requests/s

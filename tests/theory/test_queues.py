@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import arrivals, run
 from sim.queueing import mg1, mm1, mm1_sojourn_percentile_s, mmc
 from tests.estimates import estimate
-from tests.fleets import arrivals, run
 from tests.servers import (
     MEAN_STEPS,
     MEAN_TOKENS,

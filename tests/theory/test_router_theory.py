@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
+from experiments.contracts.fleets import arrivals, engine, run
 from sim.queueing import mm1, mmc, power_of_d_sojourn_s
 from tests.estimates import Estimate, estimate
-from tests.fleets import arrivals, engine, run
 from tests.servers import MEAN_TOKENS, ONE, arriving, one_step_a_prompt, path
 
 NUM_BATCHES = 40

@@ -38,6 +38,7 @@ def test_traffic_that_shares_nothing_has_no_columns_of_it() -> None:
     assert [column.name for column in asked.columns] == ["num_asked_tokens"]
     for _ in asked.noting(KINDS["concurrent"](limit=3, lengths=LENGTHS).stream(1)):
         assert list(asked.take(3)) == ["num_asked_tokens"]
+    assert not any(queue._pieces for queue in asked._queues)  # nothing is kept that nobody takes
 
 
 def test_traffic_with_a_limit_ends_with_its_last_request() -> None:

@@ -310,6 +310,15 @@ def test_fixed_goes_to_its_number_from_another_start() -> None:
     assert [controller.decide(view(15.0 * i)).desired for i in range(2)] == [11, 10]
 
 
+def test_a_pool_may_start_with_none() -> None:
+    assert decide([3, 3], initial_replicas=0, min_replicas=0) == [0, 3]
+
+
+def test_fixed_at_less_than_none_is_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Fixed(replicas=-1)
+
+
 def test_a_fleet_of_none_has_room_for_one() -> None:
     assert [Fixed(replicas=n).max_machines for n in (0, 1, 7)] == [1, 1, 7]
 

@@ -8,7 +8,8 @@ import numba as nb
 import numpy as np
 import pytest
 
-from sim.bundle import Bundle, BundleType
+from sim.bundle import Bundle
+from sim.bundle_types import BundleType
 from sim.compiled import loop, verb
 
 COMPILED = not nb.config.DISABLE_JIT  # type: ignore[attr-defined]

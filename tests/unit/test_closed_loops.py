@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from experiments import report, run
+from experiments.contracts.fleets import Constant, arrivals, classes, engine
+from experiments.contracts.fleets import run as run_fleet
 from sim.errors import ConfigError
 from sim.records import FAILED, FINISHED, IN_FLIGHT
-from tests.fleets import Constant, arrivals, classes, engine
-from tests.fleets import run as run_fleet
 from traces import KINDS
 
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 200}, "output": {"kind": "uniform", "low": 5, "high": 40}}
@@ -175,3 +175,7 @@ def test_a_request_that_a_drain_fails_makes_room_too() -> None:
     assert ran.requests.finished_at_s.tolist()[:2] == [15.0, 15.0]
     assert ran.requests.arrived_at_s[2] == 15.0
     assert ran.requests.status[2] == FINISHED
+
+
+def test_nobody_comes_after_the_start_who_was_not_there() -> None:
+    assert KINDS["concurrent"](limit=3, lengths=LENGTHS).ends_at_s == 0.0

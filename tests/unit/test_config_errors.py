@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
-from experiments.settings.kinds import KindOf
 from experiments.settings.loading import load
 from experiments.settings.mistakes import mistakes_in
 from sim.errors import ConfigError
+from sim.kinds import KindOf
 from sim.params import Params
 
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from experiments import run as run_experiment
+from experiments.contracts.fleets import Constant, arrivals, classes, engine, run
 from sim.errors import TraceError
 from sim.records import FAILED, FINISHED, IN_FLIGHT, REJECTED
 from sim.window import load, new_fleet
-from tests.fleets import Constant, arrivals, classes, engine, run
 from traces.traffic import check_rows
 
 SECOND = engine(overhead_s=1.0)  # a request of n output tokens takes n seconds

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from experiments import run
+from experiments.contracts.fleets import arrivals, engine
+from experiments.contracts.fleets import run as run_fleet
 from planning.steps import equal_requests
 from replicas.calibration.file import write
 from replicas.calibration.fit import predicted_s
@@ -16,8 +18,6 @@ from replicas.catalog import gpu, model
 from replicas.step_time import step_time, step_time_among
 from replicas.surrogate import Surrogate
 from sim.records import BATCH, records
-from tests.fleets import arrivals, engine
-from tests.fleets import run as run_fleet
 from tests.unit.test_calibrated import a_calibration
 
 CONFIG = """

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from autoscalers.queue_target import QueueTarget
+from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
 from sim.metrics import e2e_s, queue_s, ttft_s
 from sim.pool import Machine
 from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED, REPLICA_FAILED
-from tests.fleets import Ran, arrivals, engine, run
-from tests.property.strategies import Script
 
 STEP_OF_A_SECOND = engine(overhead_s=1.0)
 

@@ -1,7 +1,9 @@
 """`forecast` and its forecasters, by hand."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,8 +132,8 @@ def test_memory_of_arrivals_is_bounded() -> None:
 DAY = [10, 10, 40, 40, 20, 10]  # requests/s in intervals of 10 s: a "day" of 60 s
 
 
-def seasonal(**changes: Any) -> Forecast:
-    return forecast(forecaster="seasonal_naive", season_s=60.0, **changes)
+def seasonal(num_seasons: int = 1, **changes: Any) -> Forecast:
+    return forecast(forecaster={"kind": "seasonal_naive", "num_seasons": num_seasons}, season_s=60.0, **changes)
 
 
 def test_seasonal_naive_is_naive_until_a_season_has_been_seen_and_says_so() -> None:
@@ -257,3 +259,53 @@ def test_only_the_oracle_is_told_the_future() -> None:
 def test_pool_without_a_capacity_figure_is_an_error() -> None:
     with pytest.raises(ValueError, match="capacity must be a positive number"):
         decisions(forecast(), cumulated([5], 10.0), replica_requests_per_s=0.0)
+
+
+# --- one's own --------------------------------------------------------------------------------------------------
+
+HOLT_WINTERS = """
+from pydantic import Field
+from autoscalers.forecaster import Forecaster, Peak, highest
+
+class HoltWinters(Forecaster):
+    level_share: float = Field(default=0.5, gt=0, le=1, description="Weight of the newest rate in the level.")
+    trend_share: float = Field(default=0.3, ge=0, le=1, description="Weight of the newest change in the trend.")
+
+    def start(self, outlook):
+        level, trend = None, 0.0
+
+        def peak(arrivals, now_s, end_s):
+            nonlocal level, trend
+            if arrivals.is_empty:
+                return Peak(0.0, "no traffic seen yet")
+            before, rate = level, arrivals.rate_per_s(now_s - outlook.window_s, now_s)
+            level = rate if before is None else self.level_share * rate + (1 - self.level_share) * (before + trend)
+            trend += 0 if before is None else self.trend_share * (level - before - trend)
+            ahead = (end_s - now_s) / outlook.interval_s
+            return highest([level, level + ahead * trend], "holt_winters")
+
+        return peak
+"""
+
+
+@pytest.fixture
+def own_forecaster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_forecasts.py").write_text(HOLT_WINTERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "my_forecasts:HoltWinters"
+    sys.modules.pop("my_forecasts", None)
+
+
+def test_a_forecaster_of_ones_own_is_one_file(own_forecaster: str) -> None:
+    """Rates 10, 20, 30, 40 a second, all of the newest in level and trend: 20 s ahead there will be 60, and 5 a replica."""
+    options = {"kind": own_forecaster, "level_share": 1.0, "trend_share": 1.0}
+    decided = decisions(forecast(forecaster=options), cumulated([10, 20, 30, 40], 10.0), cold_start_s=10.0)
+    assert wanted(decided)[-1] == 12
+    assert "holt_winters" in decided[-1].reason
+
+
+def test_options_of_a_forecaster_of_ones_own_are_checked_by_name(own_forecaster: str) -> None:
+    with pytest.raises(ValidationError, match="level_share"):
+        forecast(forecaster={"kind": own_forecaster, "level_share": 2.0})
+    with pytest.raises(ValidationError, match=r"no forecaster named 'my_forecasts:HoltWinters'.*kind: package\.module:name"):
+        forecast(forecaster=own_forecaster)

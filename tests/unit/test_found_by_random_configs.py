@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fleets import arrivals, classes, engine, run
+from experiments.contracts.fleets import arrivals, classes, engine, run
 
 
 @pytest.mark.parametrize("passed_by_go_first", [0, 1])

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from accuracy.measured.rows import read_served
 from accuracy.repeated.simulated import simulate
@@ -280,10 +281,16 @@ def test_held_out_results_are_as_far_off_as_the_accuracy_page_says(name: str, tt
     """Mean absolute errors of means. The targets are 10 % and 5 %; those that miss one are held where they are."""
     is_silicon = name.endswith("silicon")
     results = shared(f"data/{'measurements/aiconfigurator/silicon_sample.csv' if is_silicon else 'serving_ground_truth.jsonl'}")
-    config = Path(__file__).parents[2] / "configs" / f"validate_{name}.yaml"
+    config = Path(__file__).parents[2] / "configs" / "accuracy" / f"validate_{name}.yaml"
     folder = run(config, out=tmp_path, sets=[f"recordings={results}", "step_time_change=null"], progress=False).folder
     table = pd.read_parquet(folder / "errors.parquet")
     means = table[table["statistic"] == "mean"].groupby("metric")["error"].agg(lambda errors: errors.abs().mean())
     assert (means["ttft_s"], means["e2e_s"]) <= (ttft, e2e)
     assert means["ttft_s"] <= ttft
     assert means["e2e_s"] <= e2e
+
+
+@pytest.mark.parametrize("name", Efficiencies.model_fields)
+def test_no_coefficient_is_below_none(name: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        Efficiencies(**{"fixed_s": 0.0, name: -1e-6})

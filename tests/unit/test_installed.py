@@ -101,9 +101,9 @@ def test_a_module_of_ones_own_with_a_name_of_ours_is_named_when_it_came_first(py
 
 
 def test_the_wheel_holds_every_config_and_calibration(python: Path, elsewhere: Path) -> None:
-    script = "import daybreak; from sim.shipped import shipped\n"
-    script += "print(*(path.name for kind in ('configs', 'calibrations') for path in shipped(kind).glob('*.yaml')))"
-    there = {path.name for folder in ("configs", "calibrations") for path in (ROOT / folder).glob("*.yaml")}
+    script = "import daybreak; from sim.shipped import all_shipped\n"
+    script += "print(*(path.name for kind in ('configs', 'calibrations') for path in all_shipped(kind)))"
+    there = {path.name for folder in ("configs", "calibrations") for path in (ROOT / folder).rglob("*.yaml")}
     assert set(ran([python, "-c", script], elsewhere).stdout.split()) == there
 
 

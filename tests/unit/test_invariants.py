@@ -15,6 +15,7 @@ import pytest
 import routers
 import sim.invariants
 from accuracy.repeated import simulated
+from experiments.contracts.fleets import Constant, Ran, arrivals, engine, run
 from experiments.settings.router import Router
 from planning.plans import trial
 from replicas.data_plane import set_now
@@ -23,7 +24,6 @@ from routers.pick import router
 from sim.errors import InvariantError
 from sim.invariants import NAMES, Audit, check
 from sim.records import FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED
-from tests.fleets import Constant, Ran, arrivals, engine, run
 from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
 from tests.unit.test_served import read
 

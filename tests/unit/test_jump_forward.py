@@ -2,8 +2,8 @@
 
 import pytest
 
+from experiments.contracts.fleets import arrivals, classes, engine, run
 from replicas.surrogate import Surrogate
-from tests.fleets import arrivals, classes, engine, run
 
 FORCED = (0, 0, 0, 0.0, 2, 3)  # after every two tokens that the grammar leaves open, three are forced
 

@@ -288,7 +288,7 @@ def test_the_shares_of_real_kernels_are_plausible(system: str, name: str) -> Non
 )
 def test_served_runs_follow_from_kernels(name: str, profile: str, tmp_path: Path) -> None:
     """The targets are 2 %, 1 % and 1 %. For the run with experts the links' bandwidth is fitted to its TPOT."""
-    configs = Path(__file__).parents[2] / "configs"
+    configs = Path(__file__).parents[2] / "configs" / "accuracy"
     kernels = shared(f"{LLMSERVINGSIM}/profiler/perf/{profile}/bf16/tp1")
     runs = shared(f"{LLMSERVINGSIM}/bench/examples")
     made = run(configs / f"calibrate_{name}_kernels.yaml", out=tmp_path, sets=[f"kernels.path={kernels}"], progress=False)

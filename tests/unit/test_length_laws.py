@@ -8,10 +8,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from sim.errors import TraceError
-from traces.length_laws import LengthLaw, Lognormal
+from traces.length_laws import Law, Lognormal
 from traces.lengths import Lengths, Mix, RequestClass
 
-LAW: TypeAdapter[Any] = TypeAdapter(LengthLaw)
+LAW: TypeAdapter[Any] = TypeAdapter(Law)
 LAWS: list[dict[str, Any]] = [
     {"kind": "fixed", "tokens": 7},
     {"kind": "uniform", "low": 3, "high": 9},
@@ -23,6 +23,10 @@ LAWS: list[dict[str, Any]] = [
     {"kind": "lognormal", "mean": 50.0, "p90": 50.0},
     {"kind": "empirical", "values": [5, 1, 3, 3], "max": 4},
 ]
+
+
+def test_a_median_may_be_the_mean_where_nothing_varies() -> None:
+    assert Lognormal(mean=100.0, p50=100.0).of_normal(np.array([-1.0, 0.0, 2.0])).tolist() == [100, 100, 100]
 
 
 def drawn(law: Any, n: int = 400_000) -> Any:
@@ -75,7 +79,7 @@ def test_exponential_lengths_have_no_memory() -> None:
         ({"kind": "empirical"}, "either `values`, or `path` with `column`"),
         ({"kind": "empirical", "values": [3, 0]}, "values holds 0"),
         ({"kind": "fixed", "tokens": 0}, "greater than or equal to 1"),
-        ({"kind": "gaussian", "mean": 5.0}, "does not match any of the expected tags"),
+        ({"kind": "gaussian", "mean": 5.0}, "no length law named 'gaussian'; known: empirical, exponential, fixed"),
     ],
 )
 def test_impossible_law_is_refused_with_what_is_possible(spec: dict[str, Any], message: str) -> None:
@@ -122,3 +126,32 @@ def test_classes_come_in_their_shares_with_their_own_lengths() -> None:
     Mix(classes, seed=1).fill(rows)
     assert (rows["num_prompt_tokens"] == np.array([10, 20])[rows["class_id"]]).all()
     assert rows["class_id"].mean() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 40_000) ** 0.5)
+
+
+PARETO = """
+import numpy as np
+from pydantic import Field
+from traces.length_laws import LengthLaw
+from traces.normal import shares_below
+
+class Pareto(LengthLaw):
+    least: int = Field(ge=1, description="Fewest tokens.")
+    shape: float = Field(gt=1, description="How fast long ones become rare.")
+
+    def of_normal(self, normal):
+        return np.maximum(self.least * (1 - shares_below(normal)) ** (-1 / self.shape), 1).astype(np.int64)
+
+    @property
+    def expected_tokens(self):
+        return self.least * self.shape / (self.shape - 1)
+"""
+
+
+def test_a_law_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_laws.py").write_text(PARETO)
+    monkeypatch.syspath_prepend(tmp_path)
+    law = LAW.validate_python({"kind": "my_laws:Pareto", "least": 100, "shape": 3.0})
+    assert drawn(law).mean() == pytest.approx(law.expected_tokens, rel=0.01)  # 150; the standard error is 0.1 %
+    assert LAW.dump_python(law) == {"kind": "my_laws:Pareto", "least": 100, "shape": 3.0}
+    with pytest.raises(ValidationError, match="shape"):
+        LAW.validate_python({"kind": "my_laws:Pareto", "least": 100, "shape": 0.5})

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import Ran, arrivals, classes, engine, run
 from replicas.live.plane import EngineSource
 from sim.records import FINISHED, IN_FLIGHT, OVER_RATE_LIMIT, OVER_TTFT
-from tests.fleets import Ran, arrivals, classes, engine, run
 from tests.live_engines import NaiveEngine, per_token
 from tests.property.naive_request import Settings
 

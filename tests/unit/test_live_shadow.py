@@ -9,10 +9,10 @@ import pytest
 
 import routers
 from experiments import run as run_config
+from experiments.contracts.fleets import engine, run
 from replicas.live.process import Watch
 from replicas.live.shadow import Shadow, described
 from sim.records import CLASS, records
-from tests.fleets import engine, run
 from tests.unit.test_live_replicas import SETTINGS, source, surrogate, workload
 
 CONFIG = Path(__file__).parents[2] / "configs" / "live_smoke.yaml"

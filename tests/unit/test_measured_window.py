@@ -11,12 +11,12 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
+from experiments.contracts.fleets import engine
 from experiments.runner import GapWindow
 from experiments.settings.loading import load
 from sim.errors import ConfigError
 from sim.metrics import NUM_ITL_BINS
 from sim.window import new_fleet
-from tests.fleets import engine
 
 LENGTHS = {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "fixed", "tokens": 20}}
 PLAIN = {"kind": "constant", "rate_per_s": 5.0, "duration_s": 20.0, "lengths": LENGTHS}

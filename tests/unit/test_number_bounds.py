@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from experiments.contracts.fleets import Kept, engine
+from experiments.contracts.fleets import arrivals as rows_of
 from experiments.settings.experiment import Experiment, RequestKind
 from experiments.settings.loading import load as load_runs
 from experiments.wiring import Wiring
@@ -22,8 +24,6 @@ from sim.limits import MAX_CLASSES, MAX_TOKENS
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL
 from sim.window import load, new_fleet
-from tests.fleets import Kept, engine
-from tests.fleets import arrivals as rows_of
 from traces import KINDS, Traffic
 from traces.cells import MISSING, instants_ns, whole_numbers
 from traces.segments import Segments

@@ -16,7 +16,7 @@ from replicas.calibration.gpu import GpuCalibration, read_any, write_gpu
 from replicas.catalog import gpu, model, models
 from replicas.live.config import Vllm
 from replicas.surrogate import Surrogate
-from sim.shipped import shipped
+from sim.shipped import all_shipped
 from tests.unit.test_calibrated import RANGE, a_calibration
 
 L40S = "calibrations/vllm-0.15_l40s_served.yaml"
@@ -71,7 +71,7 @@ def test_what_a_file_does_not_state_is_said_unless_the_engine_is_the_plainest() 
 
 
 def test_every_shipped_calibration_of_a_gpu_states_what_it_was_fitted_to() -> None:
-    found = [read_any(path) for path in sorted(shipped("calibrations").glob("*.yaml"))]
+    found = [read_any(path) for path in all_shipped("calibrations")]
     for one in [one for one in found if isinstance(one, GpuCalibration)]:
         sizes = sorted({int(name.split("/")[3].removeprefix("tp")) for name in one.fitted_to})
         assert one.fitted.tensor_parallel_sizes == sizes

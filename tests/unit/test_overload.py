@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from experiments.contracts.fleets import arrivals, classes, engine, run
 from sim.invariants import Audit
 from sim.records import FAILED, FINISHED, Fleet
 from tests.commands import ENVIRONMENT, ROOT
-from tests.fleets import arrivals, classes, engine, run
 from tests.looks import FEW, MANY
 
 

@@ -64,3 +64,23 @@ def test_a_standard_deviation_survives_a_large_mean():
     values = 86_400 + np.array([0.0, 0.001] * 5_000)
     _, ((_, _, std),) = percentiles(values, np.zeros(values.size, int), np.ones((1, 1), bool))
     np.testing.assert_allclose(std, 0.0005, rtol=1e-6)
+
+
+def test_a_cell_may_be_in_more_scopes_than_a_scope_has_cells():
+    found, _ = percentiles(np.array([1.0, 2.0, 3.0]), np.array([0, 0, 1]), np.array([[True, False]] * 3))
+    assert [answer[1] for answer in found] == [1.5] * 3  # the median
+
+
+@pytest.mark.parametrize("few", [0, 5], ids=["counted_to_the_end", "counted_then_collected"])
+def test_the_value_just_below_a_bin_is_not_in_it(monkeypatch, few):
+    """29 bits lie below a bin of the second reading: of two neighbouring floats the upper begins one, and is wanted."""
+    monkeypatch.setattr(exact, "_FEW", few)
+    upper = (np.array([0.02]).view(np.int64) >> 29 << 29).view(np.float64)[0]
+    values = np.array([*[0.019999] * 10, np.nextafter(upper, 0.0), upper, *[0.020001] * 10])
+    cells, tally = np.zeros(values.size, dtype=np.int64), Tally(1)
+    tally.add(values, cells)
+    statistics = OrderStatistics(tally, np.array([[True]]), [np.array([11])])
+    while not statistics.is_done:
+        statistics.observe(values, cells)
+        statistics.narrow()
+    assert statistics.values[0].tolist() == [upper]

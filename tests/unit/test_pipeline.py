@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from experiments.contracts.fleets import Ran, arrivals, classes, engine, run
 from planning.instance import Instance
 from planning.steps import equal_requests
 from replicas.capacity import capacity
@@ -11,7 +12,6 @@ from replicas.catalog import gpu, model
 from replicas.roofline import NETWORK_BYTES_PER_S
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
-from tests.fleets import Ran, arrivals, classes, engine, run
 
 MODEL, GPU = model("llama-3.1-70b"), gpu("h100-sxm")
 

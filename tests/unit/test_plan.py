@@ -90,6 +90,9 @@ def test_e35_prefill_and_decode_have_a_parallelism_each(prefill: int | None, dec
     assert [pool.num_instances for pool in fleet.pools] == instances
     assert [pool.gpus_per_instance for pool in fleet.pools] == [prefill or decode, decode]
     assert [fleet.layout_of(role) for role in ("prefill", "decode")] == [f"TP{prefill or decode}", f"TP{decode}"]
+    first, second = instances
+    layouts = f"{first} + {second}" if (prefill or decode) == decode else f"{first} x TP{prefill} + {second}"
+    assert fleet.name == f"{layouts} x TP{decode} h100-sxm"
 
 
 def test_half_the_prompt_cached_frees_36_gpus(opening: Outcome) -> None:

@@ -14,16 +14,16 @@ from experiments.cli import main
 from experiments.running import Result
 from experiments.settings.loading import load
 from planning.plans.answer import decided
-from planning.plans.confidence import Target, judged, share_within
+from planning.plans.confidence import Target, Verdict, judged, share_within
 from planning.plans.demand import measured
 from planning.plans.fleets import Fleet, base_case, option
-from planning.plans.min_gpus import search
+from planning.plans.min_gpus import Candidate, search
 from planning.plans.outcome import Outcome, worked_out
 from planning.plans.page import as_text
 from planning.plans.progress import Progress
 from planning.plans.report import headline, page
 from planning.plans.run import document
-from planning.plans.simulated import simulated
+from planning.plans.simulated import _answer, _said, _traffic_line, simulated
 from planning.plans.sizes import at_size, in_proportion
 from planning.plans.trial import Arriving, Ran, arrivals_of, separate, shared
 from planning.plans.verify import Row, _percentile, verified
@@ -736,3 +736,28 @@ def test_a_fleet_that_simulation_finds_as_large_as_the_closed_form_is_filled_as_
     assert same.max_utilization == fleet.max_utilization
     less = replace(fleet, pools=tuple(pool.derated(0.9, *fleet.max_utilization) for pool in fleet.pools))
     assert in_proportion(less, same).pools[0].num_instances == less.pools[0].num_instances
+
+
+@pytest.mark.parametrize(
+    ("simulated_number", "said"),
+    [(math.nan, "no target of its own, or none to be met"), (4, "as planned"), (5, "closed form optimistic")],
+)
+def test_a_number_of_instances_is_held_against_the_planned_four(simulated_number: float, said: str) -> None:
+    assert _said(Row("decode instances", 4, simulated_number, 0.0)) == said
+
+
+@pytest.mark.parametrize(("duration_s", "span"), [(59.0, "59 s around the peak"), (60.0, "All traffic")])
+def test_a_trial_as_long_as_the_traffic_is_of_all_of_it(tmp_path: Path, duration_s: float, span: str) -> None:
+    outcome = planned(tmp_path, trials={"seeds": [1, 2], "duration_s": duration_s})
+    assert _traffic_line(outcome).startswith(span)
+
+
+def test_a_search_answers_with_the_first_of_its_candidates(tmp_path: Path) -> None:
+    """They come with the cheapest first: here one that needs a replica more than planned, and one that nobody tried."""
+    fleet = planned(tmp_path).fleet
+    enough = Verdict(True, "enough", 1, {})
+    number = fleet.working["shared"] + 1
+    best = Candidate(fleet, 1, {number: enough}, number)
+    dearer = Candidate(fleet, 1, remark="costs more than the best")
+    assert _answer([best, dearer]).startswith(f"{number} replicas of TP1 on h100-sxm")
+    assert "too few" in _answer([best, dearer])

@@ -1,11 +1,13 @@
 """Closed forms of a deployment: how they fit the engine's own step, and what they refuse. The texts' values: tests/golden."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import engine
 from planning.balance import mixed, mixed_at, mixed_capacity
 from planning.costs import blended_price, break_even_utilization, dollars_per_million, mean_utilization, token_cost
 from planning.days import replicas_of_day
@@ -23,7 +25,6 @@ from replicas.catalog import gpu, model
 from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
 from sim.queueing import mg1, mmc, num_in_system
-from tests.fleets import engine
 
 H100, LLAMA_70B, LLAMA_8B = gpu("h100-sxm"), model("llama-3.1-70b"), model("llama-3.1-8b")
 FP8: dict[str, Any] = {"quantization": "fp8", "max_model_len": 16_384}
@@ -160,6 +161,21 @@ def test_more_gpus_in_a_group_give_each_of_them_more_to_do() -> None:
     assert found[144].tokens_per_s_per_gpu > found[32].tokens_per_s_per_gpu > 0
 
 
+def test_a_group_is_of_engines_of_one_gpu_each() -> None:
+    wide = Surrogate(quantization="fp8", max_model_len=32_768, tensor_parallel_size=8)
+    *_, last = instances(wide, model("deepseek-v3"), H100, expert_parallel_sizes=[32])
+    assert (last.expert_parallel_size, last.replicas.tensor_parallel_size) == (32, 1)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "device", "rate"),
+    [(None, "h100-sxm", "bf16"), ("fp8", "h100-sxm", "fp8"), ("fp8", "a100-sxm", "bf16")],
+)
+def test_the_peak_is_that_of_the_weights_width_where_the_gpu_has_one(quantization: Any, device: str, rate: str) -> None:
+    one = Instance(Surrogate(quantization=quantization, tensor_parallel_size=2, max_model_len=4096), LLAMA_8B, gpu(device))
+    assert one.peak_flops_per_s == 2 * getattr(gpu(device), f"{rate}_flops_per_s")
+
+
 def test_a_dense_model_has_no_experts_to_share() -> None:
     with pytest.raises(ValueError, match=r"llama-3.1-8b has no experts"):
         Instance(Surrogate(), LLAMA_8B, H100, expert_parallel_size=8)
@@ -243,6 +259,12 @@ def test_lindley_and_kiefer_wolfowitz_agree_with_closed_forms() -> None:
     pooled, split = waits_in_one_line_s(gaps / 8, services, 8), waits_at_random_s(gaps / 8, services, 8, rng)
     assert pooled.mean() == pytest.approx(mmc(5.6, 1.0, 8).wait_s, rel=0.08)
     assert split.mean() == pytest.approx(mg1(0.7, 1.0, 1.0).wait_s, rel=0.08)
+
+
+@pytest.mark.parametrize(("gap_s", "service_s"), [(-0.5, 1.0), (1.0, -0.5), (math.nan, 1.0), (1.0, math.inf)])
+def test_a_path_of_a_queue_takes_no_time_that_is_negative_or_endless(gap_s: float, service_s: float) -> None:
+    with pytest.raises(ValueError, match="finite and not negative"):
+        waits_s(np.array([gap_s]), np.array([service_s]))
 
 
 @pytest.mark.parametrize("cold_start", [0, 1, 7])

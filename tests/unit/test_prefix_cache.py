@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from experiments.contracts.fleets import Ran, Script, arrivals, classes, run
+from experiments.contracts.fleets import engine as engine_of
 from sim.metrics import ttft_s
 from tests import caches
-from tests.fleets import Ran, arrivals, classes, run
-from tests.fleets import engine as engine_of
-from tests.property.strategies import Script
 
 TOKENS: dict[str, Any] = {"overhead_s": 0.0, "flops_per_token": 1.0, "flops_per_s": 100.0}
 SECOND: dict[str, Any] = {"overhead_s": 1.0}

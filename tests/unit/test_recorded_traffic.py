@@ -272,6 +272,11 @@ def test_bad_row_is_named_or_dropped_or_clipped(tmp_path: Path, row: str, reason
         assert (np.diff(arrivals(clipped)["arrived_at_s"]) >= 0).all()
 
 
+def test_of_two_rows_that_are_no_rows_the_first_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="row 2: the number of fields"):
+        arrivals(table(tmp_path, "0,5,5", "1,5", "2,5", "3,5,5"))
+
+
 def test_row_number_counts_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 256)
     rows = [f"{t},5,5" for t in range(1000)]

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from experiments import provenance, run
+from experiments.contracts.fleets import arrivals, engine
+from experiments.contracts.fleets import run as run_fleet
 from experiments.settings.loading import load
 from replicas.integrity import recount
-from tests.fleets import arrivals, engine
-from tests.fleets import run as run_fleet
 
 CONFIG = Path(__file__).parents[2] / "configs" / "cpu_overlap.yaml"
 SETS = ["sweep=null", "traffic.limit=200"]

@@ -50,6 +50,16 @@ def test_the_lower_score_is_chosen(kind: str, gauges: dict[str, list[int]]) -> N
     assert chosen(kind, shown(**{name: values[::-1] for name, values in gauges.items()})) == 1
 
 
+def test_the_lowest_alone_is_chosen_without_a_draw() -> None:
+    """Which replicas tie may differ between two policies; what is drawn elsewhere must not differ with it."""
+    state = state_of("least_loaded", 3)
+    before = state.random.tolist()
+    assert chosen("least_loaded", shown(num_running=[3, 1, 2]), state) == 1
+    assert state.random.tolist() == before
+    chosen("least_loaded", shown(num_running=[1, 1, 2]), state)
+    assert state.random.tolist() != before
+
+
 @pytest.mark.parametrize("kind", ["least_loaded", "least_tokens", "vllm_old", "round_robin", "vllm"])
 def test_a_slot_that_is_no_candidate_counts_for_nothing(kind: str) -> None:
     """The idle slots 0 and 3 take no requests; of 2 and 1, in the order in which they became ready, 2 has less."""

@@ -8,13 +8,12 @@ import simpy
 
 import routers
 from autoscalers import Autoscaler, Fixed, Forecast, Policy, QueueTarget, Wanted
+from experiments.contracts.fleets import Constant, Ran, Script, arrivals, classes, engine, run
 from replicas.plane import DataPlane
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import Pool, PoolSpec
 from sim.records import FINISHED
 from sim.views import PoolView
-from tests.fleets import Constant, Ran, arrivals, classes, engine, run
-from tests.property.strategies import Script
 
 STEP_OF_A_SECOND = engine(overhead_s=1.0)
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.contracts.fleets import Ran, Script, arrivals, classes, run
 from replicas.catalog import gpu, model
 from replicas.surrogate import Surrogate
 from sim.metrics import ttft_s
 from sim.records import FAILED, FINISHED, REASON_NAMES, REJECTED
-from tests.fleets import Ran, arrivals, classes, run
-from tests.property.strategies import Script
 
 LLAMA, H100 = model("llama-3.1-8b"), gpu("h100-sxm")
 SMALL: dict[str, Any] = {"max_model_len": 100, "max_num_batched_tokens": 100, "max_num_seqs": 8, "num_gpu_blocks": 101}
@@ -150,6 +149,18 @@ def test_e31_scheduling_policy_who_is_preempted(policy: str, preemptions: list[i
     assert first_tokens(ran) == [1.0, 2.0]
     assert finishes(ran) == finished_s
     assert ran.plane.fleet.replicas.busy_s[0] == 4.0
+
+
+def test_a_step_in_which_one_is_preempted_admits_nobody() -> None:
+    """Four blocks of 4: one for the first, three for the second; the third, more urgent than the second, needs two.
+
+    At 2 s the first needs another block, so the second goes. Two of its three are then free, and yet the third has to wait
+    for the next step.
+    """
+    tight = engine(scheduling_policy="priority", block_size=4, num_gpu_blocks=5)
+    ran = run(arrivals([(0.0, 3, 3, 1), (0.0, 11, 3, 0), (0.5, 7, 1, 2)]), tight, classes=IMPORTANCE)
+    assert ran.requests.num_preemptions.tolist() == [0, 1, 0]
+    assert ran.requests.scheduled_at_s.tolist() == [0.0, 0.0, 3.0]
 
 
 @pytest.mark.parametrize(("policy", "expected_s"), [("fcfs", [1.0, 2.0, 3.0, 4.0]), ("lpm", [1.0, 4.0, 3.0, 2.0])])
@@ -405,6 +416,17 @@ def test_e31_watermark(watermark: float, scheduled_s: float) -> None:
     """Ten blocks of which a fifth stays free: the first is alone and need not mind, the second would leave one and waits."""
     ran = run(arrivals([(0.0, 80, 3), (0.0, 60, 1)]), engine(num_gpu_blocks=11, watermark=watermark))
     assert ran.requests.scheduled_at_s.tolist() == [0.0, scheduled_s]
+
+
+def test_one_that_is_alone_may_take_the_last_block_whatever_the_watermark() -> None:
+    """Six blocks, of which a fifth stays free for others: a prompt of 96 tokens takes them all."""
+    ran = run(arrivals([(0.0, 96, 1)]), engine(num_gpu_blocks=7, watermark=0.2))
+    assert ran.requests.scheduled_at_s.tolist() == [0.0]
+
+
+def test_prompts_that_are_not_cut_may_take_the_whole_budget() -> None:
+    ran = run(arrivals([(0.0, 60, 1), (0.0, 40, 1)]), engine(enable_chunked_prefill=False))
+    assert ran.requests.scheduled_at_s.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(("scheduler_reserve_full_isl", "scheduled_s"), [(True, 3.0), (False, 0.0)])

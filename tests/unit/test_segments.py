@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sim.records import ARRIVAL, SEGMENT
-from traces.ids import hash_64
-from traces.segments import Content, Segments, for_copies, named
+from traces.segments import Content, Segments, for_copies, hash_64, named
 
 
 def segments(*pairs: tuple[int, int]) -> Any:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from experiments import run as run_config
 from experiments.cli import main
+from experiments.contracts.fleets import arrivals, classes, engine, run
 from replicas.served import served
 from sim.records import ARRIVAL, REJECTED
-from tests.fleets import arrivals, classes, engine, run
 from traces import KINDS
 from traces.traffic import SAMPLE_ROWS
 

@@ -9,7 +9,7 @@ from experiments.settings.loading import load
 from tests.shared import shared
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
 LIVE = ("live_smoke", "live_8b")

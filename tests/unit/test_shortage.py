@@ -44,8 +44,8 @@ def test_the_worst_hour_begins_at_any_interval_and_weighs_each_by_its_requests()
 
 
 def test_the_worst_hours_share_is_of_whole_requests():
-    """7 of 100 are 0.07, whose hundredfold is a rounding more than 7."""
-    assert shortage(timeline(1, 3600.0, judged=100, attainment=0.07)).worst_hour == 0.07
+    """15 of 22 are a share whose product with 22 is a rounding more than 15."""
+    assert shortage(timeline(2, 1800.0, judged=[22, 1], attainment=[15 / 22, 1.0])).worst_hour == 16 / 23
 
 
 def test_an_hour_without_requests_is_not_the_worst():

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import routers
+from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
 from routers import vllm
+from routers.options import VllmClients
 from sim.records import LOAD, REQUEST_VIEW, RouterState, records
-from tests.fleets import Ran, arrivals, engine, run
-from tests.property.strategies import Script
 
 
 def state_of(num_clients: int, num_slots: int = 3) -> RouterState:
-    return routers.new_state(1, num_slots, vllm.Options(num_clients=num_clients))
+    return routers.new_state(1, num_slots, VllmClients(num_clients=num_clients))
 
 
 def loads_of(waiting: list[int], running: list[int], kv_usage: float = 0.0) -> Any:
@@ -92,7 +92,7 @@ def test_what_clients_have_in_flight_adds_up_to_what_the_router_counts(num_clien
         stages=lambda: [("ready_at_s", 1.0)],
         drain_timeout_s=0.1,
         router=look,
-        options=vllm.Options(num_clients=num_clients),
+        options=VllmClients(num_clients=num_clients),
         scrape_interval_s=scrape_interval_s,
     )
     assert len(looks) >= 1000
@@ -107,7 +107,7 @@ def burst(num_clients: int, rows: Any) -> Ran:
         engine(max_num_seqs=8),
         replicas=4,
         router="vllm",
-        options=vllm.Options(num_clients=num_clients),
+        options=VllmClients(num_clients=num_clients),
         scrape_interval_s=0.1,
     )
 

@@ -1,8 +1,8 @@
 """The fleet's memory follows what is in use, not what could be."""
 
+from experiments.contracts.fleets import engine
 from sim.metrics import NUM_ITL_BINS
 from sim.window import new_fleet
-from tests.fleets import engine
 
 
 def test_block_tables_of_a_thousand_replicas_take_no_memory_until_used() -> None:

@@ -2,30 +2,80 @@
 
 import inspect
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
 
 from pydantic import GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from experiments.settings.outside import EXTERNAL, load_external, own_code
-from experiments.settings.texts import bounded, listed, nearest, unknown_name
 from sim.errors import ConfigError
+from sim.outside import EXTERNAL, load_external, own_code
 from sim.params import Params
+from sim.texts import bounded, listed, nearest, unknown_name
 
 OUTSIDE = "package.module:name"
 """The title of such a policy's place in the JSON Schema."""
+
+T = TypeVar("T")
+
+
+class Kinds(Mapping[str, T]):
+    """Maps the kinds of one thing to their classes; one that is given by its place is imported when it is first asked for.
+
+    A config names few of all kinds that there are, and must not wait for the others to be imported.
+
+    Args:
+        entries: kind -> the class, or `module:class`.
+
+    >>> numbers = Kinds[type]({"whole": int, "fraction": "fractions:Fraction"})
+    >>> numbers["fraction"](1, 2), numbers.kind_of(int), numbers.kind_of(float)
+    (Fraction(1, 2), 'whole', None)
+    """
+
+    def __init__(self, entries: Mapping[str, T | str]) -> None:
+        self._entries = dict(entries)
+
+    def __getitem__(self, kind: str) -> T:
+        entry = self._entries[kind]
+        if not isinstance(entry, str):
+            return entry
+        module, _, name = entry.partition(":")
+        found: T = getattr(import_module(module), name)
+        return found
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def kind_of(self, found: type[Any]) -> str | None:
+        """Returns what a class is called in the table, which need not be imported for that; None where it is not in it."""
+        place = f"{found.__module__}:{found.__qualname__}"
+        return next((kind for kind, entry in self._entries.items() if entry is found or entry == place), None)
 
 
 class KindOf:
     """Marks a field whose value is one of a table of classes: `traffic: Annotated[Traffic, KindOf("traffic", ...)]`.
 
-    In YAML the field is a mapping: `kind` names the class, the rest are its fields. Errors inside keep their place.
+    In YAML the field is a mapping: `kind` names the class, the rest are its fields. Errors inside keep their place. Kinds nest:
+    a field of such a class may be marked too.
+
+    Args:
+        noun: what it is, for messages.
+        table: the classes by their names.
+        base: what every class derives from, the user's own too.
+        takes_word: whether a name of the table alone may stand for `{kind: NAME}`.
     """
 
-    def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params]) -> None:
-        self.noun, self.table, self.base = noun, table, base
+    def __init__(self, noun: str, table: Mapping[str, Any], base: type[Params], takes_word: bool = False) -> None:
+        self.noun, self.base, self.takes_word = noun, base, takes_word
+        self.table = table if isinstance(table, Kinds) else Kinds(table)
 
     def parts(self, entry: Any) -> list[type[Params]]:
         """Returns the classes that share the keys of a table's entry; unknown keys are the last one's mistake."""
@@ -70,7 +120,7 @@ class KindOf:
 
     def models(self, data: object) -> list[type[Params]]:
         """Returns the classes whose fields the mapping `data` may hold; a misspelled kind counts as the nearest one."""
-        kind = data.get("kind") if isinstance(data, Mapping) else None
+        kind = data.get("kind") if isinstance(data, Mapping) else data if self.takes_word else None
         try:
             return self.parts(self.look_up(kind))
         except ValueError:
@@ -85,6 +135,8 @@ class KindOf:
         """
         if isinstance(data, self.base):
             return data
+        if self.takes_word and isinstance(data, str):
+            data = self._of_word(data)
         if not isinstance(data, Mapping):
             example = f"such as {{kind: {next(iter(self.table), '...')}, ...}}"
             text = f"must be a mapping {example}, given {bounded(repr(data))}"
@@ -111,6 +163,12 @@ class KindOf:
             raise ValidationError.from_exception_data(self.noun, mistakes)
         return self.build(data["kind"], values)
 
+    def _of_word(self, word: str) -> dict[str, Any]:
+        if word not in self.table:
+            text = f"{unknown_name(self.noun, word, self.table)}; one of your own: {{kind: package.module:name, ...}}"
+            raise PydanticCustomError("kind", "{text}", {"text": text})
+        return {"kind": word}
+
     def _shares(self, data: Mapping[str, Any]) -> list[tuple[type[Params], dict[str, Any]]]:
         models = self.models(data)
         left = {key: value for key, value in data.items() if key != "kind"}
@@ -119,11 +177,12 @@ class KindOf:
             shares.append((model, {key: left.pop(key) for key in list(left) if key in model.model_fields}))
         return [*shares, *((model, left) for model in models[-1:])]
 
-    def write(self, value: Any) -> dict[str, Any]:
-        """Returns the mapping that `parse` would turn into `value`, defaults written out."""
-        kinds = [kind for kind, model in self.table.items() if model is type(value)]
-        kind = kinds[0] if kinds else f"{type(value).__module__}:{type(value).__qualname__}"
-        return {"kind": kind, **value.model_dump(mode="json")}
+    def write(self, value: Any) -> Any:
+        """Returns what `parse` would turn into `value`, defaults written out."""
+        kind, options = self.table.kind_of(type(value)), value.model_dump(mode="json")
+        if kind is None:
+            return {"kind": f"{type(value).__module__}:{type(value).__qualname__}", **options}
+        return kind if self.takes_word and not options else {"kind": kind, **options}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(self.write)
@@ -133,7 +192,10 @@ class KindOf:
         choices = [self._choice(kind, entry, handler) for kind, entry in self.table.items()]
         external = {"type": "string", "pattern": f"^{EXTERNAL.pattern}$"}
         choices.append({"title": OUTSIDE, "type": "object", "properties": {"kind": external}})
-        return {"oneOf": [{**choice, "required": ["kind", *choice.get("required", [])]} for choice in choices]}
+        mappings = [{**choice, "required": ["kind", *choice.get("required", [])]} for choice in choices]
+        if self.takes_word:
+            return {"anyOf": [{"enum": list(self.table)}, {"oneOf": mappings}]}
+        return {"oneOf": mappings}
 
     def _choice(self, kind: str, entry: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         properties: JsonSchemaValue = {"kind": {"const": kind}}

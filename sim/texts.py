@@ -32,6 +32,16 @@ def nearest(given: object, known: Iterable[str]) -> str | None:
     return words[matches[0]] if matches else None
 
 
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """Returns the question that goes behind a message on a name that is not known; "" where none is near.
+
+    >>> did_you_mean("promt", ["prompt", "output"])
+    "; did you mean 'prompt'?"
+    """
+    match = nearest(given, known)
+    return f"; did you mean '{match}'?" if match else ""
+
+
 def unknown_name(noun: str, given: object, known: Iterable[str]) -> str:
     """Returns the sentence for a name that is not in a table.
 

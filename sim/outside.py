@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from daybreak import PACKAGES
-from experiments.settings.texts import bounded, nearest
 from sim.errors import ConfigError, EngineError, InvariantError, TraceError
+from sim.texts import bounded, did_you_mean
 
 EXTERNAL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a policy from outside is named: `package.module:name`."""
@@ -46,9 +46,7 @@ def load_external(name: str) -> Any:
         raise ValueError(f"importing '{module_name}' failed: {_in_words(error, module_name)}") from error
     if found is None:
         public = [word for word in vars(module) if not word.startswith("_")]
-        match = nearest(attribute, public)
-        hint = f"; did you mean '{match}'?" if match else ""
-        raise ValueError(f"module '{module_name}' has no '{attribute}'{hint}")
+        raise ValueError(f"module '{module_name}' has no '{attribute}'{did_you_mean(attribute, public)}")
     return found
 
 

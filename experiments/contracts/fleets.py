@@ -1,4 +1,4 @@
-"""Small fleets for tests: an engine whose steps last what you say, arrivals that you list, and what came of them."""
+"""Small fleets to try a policy on: an engine whose steps last what you say, arrivals that you list, and what came of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -66,6 +66,21 @@ class Constant:
         self.desired = desired
 
     def decide(self, view: Any) -> "Constant":
+        """Returns itself, as the decision."""
+        return self
+
+
+class Script:
+    """An autoscaler that reads its decisions from a list, and keeps to the last."""
+
+    def __init__(self, decisions: list[int]) -> None:
+        self.decisions = decisions
+        self.num_decided = 0
+
+    def decide(self, view: Any) -> Any:
+        """Returns itself, as the next decision."""
+        self.desired = self.decisions[min(self.num_decided, len(self.decisions) - 1)]
+        self.num_decided += 1
         return self
 
 
@@ -76,13 +91,16 @@ class Kept:
         self.rows: list[Any] = []
         self.intervals: list[dict[str, Any]] = []
 
-    def add_machine(self, machine: int, pool: int) -> None: ...
+    def add_machine(self, machine: int, pool: int) -> None:
+        """Forgets it: requests name their machine."""
 
     def write_requests(self, first_id: int, rows: Any) -> None:
+        """Keeps (n,) REQUEST."""
         assert first_id == sum(map(len, self.rows))
         self.rows.append(rows.copy())
 
     def write_interval(self, rows: list[dict[str, Any]]) -> None:
+        """Keeps an interval's row of each pool."""
         self.intervals += rows
 
 
@@ -102,6 +120,8 @@ class Contents:
 
 
 class Ran(NamedTuple):
+    """A run that has ended."""
+
     requests: Any  # (n,) REQUEST by id
     simulation: Simulation
     plane: DataPlane
@@ -157,11 +177,12 @@ def run(
     arriving = contents.arriving
     engines = engine() if engines is None else engines
     max_replicas = replicas if max_replicas is None else max_replicas
-    kind = routers.KINDS[router] if isinstance(router, str) else routers.RouterKind(router)
+    kind = routers.KINDS[router] if isinstance(router, str) else router
+    kind = kind if isinstance(kind, routers.RouterKind) else routers.RouterKind(kind)
     state = routers.new_state(seed, max_replicas * num_ranks, options or kind.options())
     choose, ask_python = kind.choose, None
-    if not isinstance(router, str) and not routers.is_compiled(router):
-        choose, ask_python = routers.KINDS["random"].choose, router
+    if not routers.is_compiled(choose):
+        choose, ask_python = routers.KINDS["random"].choose, choose
     ask = (choose, state, ask_python)
     loads = (engines, [max_replicas * num_ranks], NUM_ITL_BINS, scrape_interval_s)
     max_follows = int(arriving["follows"].max(initial=0))

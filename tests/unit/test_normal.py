@@ -1,0 +1,15 @@
+"""The normal law without SciPy: the lengths of two runs differ if it is not SciPy's."""
+
+import numpy as np
+from scipy import special
+
+from traces.normal import Z, share_below
+
+
+def test_the_share_below_a_number_is_scipys() -> None:
+    numbers = np.concatenate([np.linspace(-37, 37, 20_001), np.random.default_rng(1).normal(size=20_000)])
+    assert [share_below(float(z)) for z in numbers] == special.ndtr(numbers).tolist()
+
+
+def test_percentiles_are_scipys() -> None:
+    assert {name: float(special.ndtri(int(name[1:]) / 100)) for name in Z} == Z
