@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from experiments.results import arrow
 from experiments.results.tables import Column
-from traces.replay import packed
+from traces.packing import packed
 from traces.traffic import Arrivals, Traffic, TrafficStream
 
 TOKENS = Column("num_asked_tokens", pa.int32(), "output tokens it would get if nothing refused or cut it", False)
