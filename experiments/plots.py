@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -37,19 +36,19 @@ class _Day:
     """What is drawn of one run."""
 
     label: str
-    timeline: pd.DataFrame  # the rows of the whole fleet, at least one
+    timeline: shortage.Rows  # the rows of the whole fleet, at least one
     summary: dict[str, Any]
 
     @property
-    def measured(self) -> pd.DataFrame:
+    def measured(self) -> shortage.Rows:
         """The rows of the window that the summary is about."""
         rows = shortage.measured(self.timeline, self.summary["window"])
-        return self.timeline if rows.empty else rows
+        return rows if rows.size else self.timeline
 
     @property
     def edges(self) -> _Array:
         """(n + 1,) bounds of the intervals in the chosen unit of time."""
-        seconds = [*self.timeline["start_s"], self.timeline["end_s"].iloc[-1]]
+        seconds = [*self.timeline["start_s"], self.timeline["end_s"][-1]]
         return np.asarray(seconds) / _unit(self.timeline)[0]
 
 
@@ -105,19 +104,20 @@ def facts(folders: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: Path, label: str) -> _Day:
-    whole = shortage.fleet_rows(pd.read_parquet(folder / "timeline.parquet"))
-    # Nothing arrives while a run drains, so its end is no part of the day.
-    last = whole.index[whole["arrivals"] > 0].max()
+    whole = shortage.fleet_rows(folder)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    if whole.empty:  # the run ended as it began: drawn as a second of nothing
-        nothing = {"start_s": 0.0, "end_s": 1.0, "arrivals": 0, "demand_per_s": 0.0, "judged": 0}
-        whole, label = pd.DataFrame([nothing]).reindex(columns=whole.columns), f"{label}: nothing happened"
-    return _Day(label, whole.loc[:last] if whole["arrivals"].any() else whole, summary)
+    if not whole.size:  # the run ended as it began: drawn as a second of nothing
+        whole, label = np.full(1, np.nan, shortage.ROW), f"{label}: nothing happened"
+        for name, value in {"start_s": 0.0, "end_s": 1.0, "arrivals": 0, "demand_per_s": 0.0, "judged": 0}.items():
+            whole[name] = value
+    # Nothing arrives while a run drains, so its end is no part of the day.
+    with_arrivals = np.flatnonzero(whole["arrivals"])
+    return _Day(label, whole[: with_arrivals[-1] + 1] if with_arrivals.size else whole, summary)
 
 
-def _unit(timeline: pd.DataFrame) -> tuple[float, str]:
+def _unit(timeline: shortage.Rows) -> tuple[float, str]:
     """Seconds in the unit of the time axis, and its name."""
-    span_s = timeline["end_s"].iloc[-1]
+    span_s = timeline["end_s"][-1]
     if span_s > 3 * 86400:
         return 86400.0, "Day"
     if span_s > 3 * 3600:
@@ -127,7 +127,7 @@ def _unit(timeline: pd.DataFrame) -> tuple[float, str]:
 
 def _draw_capacity(axes: Axes, one: _Day) -> None:
     """Demand as a line, ready capacity as an area, and the shortage between them in red."""
-    columns = one.timeline[["demand_per_s", "capacity_per_s"]].to_numpy(dtype=float, na_value=np.nan)
+    columns = np.column_stack([one.timeline["demand_per_s"], one.timeline["capacity_per_s"]])
     top, ready = np.vstack([columns, columns[-1:]]).T  # an area with steps wants the last value twice
     area = partial(axes.fill_between, one.edges, step="post", linewidth=0)
     area(ready, color=_CAPACITY, alpha=0.14)
@@ -145,13 +145,13 @@ def _draw_capacity(axes: Axes, one: _Day) -> None:
 def _shade_unmeasured(axes: Axes, one: _Day, says_so: bool) -> None:
     """Greys out what the summary leaves out."""
     unit_s = _unit(one.timeline)[0]
-    starts_at = one.measured["start_s"].iloc[0] / unit_s
+    starts_at = one.measured["start_s"][0] / unit_s
     if starts_at > 0:
         axes.axvspan(0, starts_at, color=FAINT, alpha=0.12, linewidth=0, zorder=0)
     if starts_at > 0 and says_so:
         place = (starts_at, 0.86)
         axes.annotate("not measured ", place, xycoords=("data", "axes fraction"), ha="right", fontsize=8.5, color=FAINT)
-    ends_at = one.measured["end_s"].iloc[-1] / unit_s
+    ends_at = one.measured["end_s"][-1] / unit_s
     axes.axvspan(ends_at, max(ends_at, one.edges[-1]), color=FAINT, alpha=0.12, linewidth=0, zorder=0)
 
 
@@ -216,7 +216,7 @@ def _for_how_long(seconds: float, text: str) -> str:
 def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:
     """Percentiles of the requests that arrived in each interval, and the target's line."""
     for percentile, shade in _SHADES.items():
-        values = one.timeline[f"{metric}_{percentile}_s"].to_numpy(dtype=float, na_value=np.nan)
+        values = one.timeline[f"{metric}_{percentile}_s"]
         axes.stairs(values, one.edges, color=shade, linewidth=1.0, label=percentile, baseline=None)
     for target in one.summary["targets"]:
         if target["metric"] == f"{metric}_s" and target["scope"] == "all":

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scipy import stats
-
 CONFIDENCE = 0.95
 
 Seeds = dict[int, dict[str, Any]]
@@ -44,6 +42,8 @@ def interval(values: Sequence[float]) -> Interval:
     >>> round(mean, 3), round(half_width, 3)  # 4.303 * 1 / sqrt(3)
     (10.0, 2.484)
     """
+    from scipy import stats  # here: most commands run one seed, and its import takes longer than a short run
+
     n = len(values)
     quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
     return Interval(math.fsum(values) / n, quantile * statistics.stdev(values) / math.sqrt(n))

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import pandas as pd
+import numpy as np
 import yaml
 
 from experiments import plots, replications
 from experiments.calibrated import BOUND, BOUND_MEANS
-from experiments.results.shortage import fleet_rows, measured, shortage
+from experiments.results.shortage import Rows, fleet_rows, measured, shortage
 from experiments.results.summary_table import METRICS
 from experiments.results.timeline import ALL
 
@@ -82,7 +82,7 @@ def table(folders: Sequence[Path], width: int | None = None) -> str:
     """
     summaries = [_summary(folder) for folder in folders]
     rows = [(label, [_safely(cell, run) for run in summaries]) for label, cell in _rows(summaries)]
-    fleets = [fleet_rows(pd.read_parquet(folder / "timeline.parquet")) for folder in folders]
+    fleets = [fleet_rows(folder) for folder in folders]
     shortages = [shortage(measured(fleet, run["window"])) for fleet, run in zip(fleets, summaries, strict=True)]
     rows.append(("minutes over capacity", [_number(one.over_capacity_s / 60, ",.1f") for one in shortages]))
     if any(run["targets"] for run in summaries):
@@ -207,9 +207,9 @@ def _safely(cell: Callable[[Summary], str], run: Summary) -> str:
         return _ABSENT
 
 
-def _replicas(fleet: pd.DataFrame) -> str:
-    whole = fleet[["start_s", "end_s", "num_ready"]].dropna()
-    if whole.empty:
+def _replicas(fleet: Rows) -> str:
+    whole = fleet[~np.isnan(fleet["num_ready"])]
+    if not whole.size:
         return _ABSENT
     lengths_s = whole["end_s"] - whole["start_s"]
     mean = float((whole["num_ready"] * lengths_s).sum() / lengths_s.sum())

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from tqdm import tqdm
 
 from experiments import ahead
@@ -26,6 +25,9 @@ from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
 from sim.errors import ConfigError
 from sim.outside import EXTERNAL, names_in
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -50,27 +52,27 @@ class Result:
         return f"Result({str(self.folder)!r}{f', {len(self.runs)} runs' if self.runs else ''})"
 
     @cached_property
-    def requests(self) -> pd.DataFrame:
+    def requests(self) -> "pd.DataFrame":
         """One row a request."""
         return self._table("requests")
 
     @cached_property
-    def timeline(self) -> pd.DataFrame:
+    def timeline(self) -> "pd.DataFrame":
         """One row of scope `all` for each interval, and one of scope `pool` for each pool: sum one scope, not both."""
         return self._table("timeline")
 
     @cached_property
-    def replicas(self) -> pd.DataFrame:
+    def replicas(self) -> "pd.DataFrame":
         """One row a machine."""
         return self._table("replicas")
 
     @cached_property
-    def errors(self) -> pd.DataFrame:
+    def errors(self) -> "pd.DataFrame":
         """Of a validation: one row for each recording, metric and statistic."""
         return self._table("errors")
 
     @cached_property
-    def summary(self) -> pd.DataFrame:
+    def summary(self) -> "pd.DataFrame":
         """One row for the whole, each class and each pool."""
         return self._table("summary")
 
@@ -83,7 +85,7 @@ class Result:
         return found
 
     @cached_property
-    def pools(self) -> pd.DataFrame:
+    def pools(self) -> "pd.DataFrame":
         """Of a plan, one row for each pool of each hardware and arrangement."""
         return self._table("pools")
 
@@ -95,7 +97,9 @@ class Result:
         manifest: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text())
         return manifest
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str) -> "pd.DataFrame":
+        import pandas as pd  # here: a command leaves tables, and only from Python are they read
+
         if not self.runs:
             return pd.read_parquet(self.folder / f"{name}.parquet")
         tables = [getattr(run, name).assign(run=run.slug) for run in self.runs]
@@ -292,6 +296,8 @@ def gather(runs: Sequence[RunConfig], out: Path) -> None:
     name = TASKS[runs[0].experiment.kind].table
     if not name:
         return
+    import pandas as pd  # here: one run alone has no tables to put together
+
     tables = []
     for run in runs:
         table = pd.read_parquet(folder_of(run, out) / f"{name}.parquet")

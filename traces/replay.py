@@ -1,8 +1,6 @@
 """A run's own requests.parquet as traffic: what it knows beyond a table of requests."""
 
-import base64
 import json
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,18 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.records import ARRIVAL, SEGMENT
+from sim.records import SEGMENT
 from traces.arrays import Integers, Mask
 from traces.cells import MISSING
 from traces.files import PARQUET_SUFFIXES
 from traces.ids import id_lists
 from traces.segments import Content
 from traces.shown import shown
-from traces.traffic import Arrivals
 
 ASKED = "num_asked_tokens"
 SEGMENTS = ("segment_ids", "segment_tokens")
-_SAMPLED = ("class_id", "num_prompt_tokens", "num_output_tokens")
 
 
 class Facts(NamedTuple):
@@ -33,7 +29,7 @@ class Facts(NamedTuple):
     ends_at_s: float | None = None  # None: with its last request
     mean_prompt_tokens: float | None = None  # as expected before the run
     mean_output_tokens: float | None = None
-    sample: str | None = None  # what stood for all requests, as `packed` makes it
+    sample: str | None = None  # what stood for all requests, as `traces.packing` makes it
 
 
 def facts_of(path: str) -> Facts | None:
@@ -58,21 +54,6 @@ def facts_of(path: str) -> Facts | None:
         mean_output_tokens=known.get("mean_output_tokens"),
         sample=known.get("sample"),
     )
-
-
-def packed(sample: Arrivals) -> str:
-    """Returns the classes and lengths of a sample as text: some 4 bytes a request."""
-    columns = [sample[name].astype("<i4").tobytes() for name in _SAMPLED]
-    return base64.b64encode(zlib.compress(b"".join(columns))).decode("ascii")
-
-
-def unpacked(text: str) -> Arrivals:
-    """Returns the sample that `packed` was given, all at 0."""
-    columns = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i4").reshape(len(_SAMPLED), -1)
-    rows = np.zeros(columns.shape[1], ARRIVAL)
-    for name, values in zip(_SAMPLED, columns, strict=True):
-        rows[name] = values
-    return rows
 
 
 def written_content(batch: Any, num_tokens: Integers) -> Content:

@@ -13,8 +13,9 @@ from sim.records import SEGMENT
 from traces.arrays import Integers, Mask
 from traces.cells import MISSING, whole_numbers
 from traces.ids import ids
+from traces.packing import unpacked
 from traces.recorded import Columns, Recorded
-from traces.replay import ASKED, SEGMENTS, Facts, facts_of, unpacked, written_content
+from traces.replay import ASKED, SEGMENTS, Facts, facts_of, written_content
 from traces.segments import Content, named
 from traces.shown import shown
 from traces.traffic import Arrivals

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from experiments.results import arrow
 from experiments.results.tables import Column
-from traces.replay import packed
+from traces.packing import packed
 from traces.traffic import Arrivals, Traffic, TrafficStream
 
 TOKENS = Column("num_asked_tokens", pa.int32(), "output tokens it would get if nothing refused or cut it", False)
@@ -56,8 +57,8 @@ class Asked:
         if len(self.columns) > 1:
             ends = np.cumsum(np.concatenate([[0], counts.take(num_requests)]))
             for column, queue in zip(SEGMENTS, flat, strict=True):
-                values = pa.array(queue.take(int(ends[-1])), column.type.value_type)
-                taken[column.name] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, type=column.type)
+                values = arrow.numbers(column.type.value_type, queue.take(int(ends[-1])))
+                taken[column.name] = pa.ListArray.from_arrays(arrow.numbers(pa.int32(), ends), values, type=column.type)
         return taken
 
     def facts(self) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from experiments.results import arrow
 from experiments.results.tables import Column, schema, without_nan
 from sim.records import REASON_NAMES, STATUS_NAMES
 
@@ -57,10 +58,10 @@ class RequestTable:
         self._columns = (*COLUMNS, *asked)
         self._schema = schema(__doc__ or "", self._columns)
         self._words = {
-            "class": pa.array(classes, pa.string()),
-            "pool": pa.array(pools, pa.string()),
-            "status": pa.array(STATUS_NAMES, pa.string()),
-            "reason": pa.array(REASON_NAMES, pa.string()),
+            "class": arrow.words(classes),
+            "pool": arrow.words(pools),
+            "status": arrow.words(STATUS_NAMES),
+            "reason": arrow.words(REASON_NAMES),
         }
         # Random mantissas do not compress: packing the whole numbers saves a fifth, and costs less than writing it would;
         # statistics on every column would double the time.
@@ -98,19 +99,18 @@ class RequestTable:
     def _array(self, column: Column, values: Any) -> pa.Array:
         if isinstance(values, pa.Array):
             return values
-        if column.type == pa.float64():
-            return pa.array(values, from_pandas=column.is_optional)
-        missing = values < 0 if column.is_optional else None
+        is_missing = None
+        if column.is_optional:
+            is_missing = np.isnan(values) if column.type == pa.float64() else values < 0
         if column.type != _NAME:
-            return pa.array(values.astype(column.type.to_pandas_dtype()), mask=missing)
-        indices = pa.array(values.astype(np.int16), mask=missing)
-        return pa.DictionaryArray.from_arrays(indices, self._words[column.name])
+            return arrow.numbers(column.type, values, is_missing)
+        return pa.DictionaryArray.from_arrays(arrow.numbers(pa.int16(), values, is_missing), self._words[column.name])
 
     def _values(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
+        array = column.combine_chunks()
         if name in self._words:
-            column = column.combine_chunks()
             places = {word: place for place, word in enumerate(self._words[name].to_pylist())}
-            place = np.array([places[word] for word in column.dictionary.to_pylist()] or [0], dtype=np.int64)
-            indices = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            place = np.array([places[word] for word in array.dictionary.to_pylist()] or [0], dtype=np.int64)
+            indices = np.nan_to_num(arrow.values_of(array.indices), nan=-1).astype(np.int64)
             return np.where(indices < 0, -1, place[indices])
-        return column.to_numpy()
+        return arrow.values_of(array)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from experiments.results import arrow
+
 
 class Column(NamedTuple):
     """One column of a result table; the unit is part of the name."""
@@ -30,8 +32,9 @@ def schema(title: str, columns: Iterable[Column]) -> pa.Schema:
 
 def write_rows(path: Path, title: str, columns: Iterable[Column], rows: list[dict[str, Any]]) -> None:
     """Writes a small table; a key that a row lacks, None and NaN become null."""
-    table = pa.Table.from_pylist([without_nan(row) for row in rows], schema=schema(title, columns))
-    pq.write_table(table, path)
+    columns, plain = list(columns), [without_nan(row) for row in rows]
+    arrays = [arrow.column(column.type, [row.get(column.name) for row in plain]) for column in columns]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema(title, columns)), path)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

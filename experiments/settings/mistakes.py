@@ -73,8 +73,6 @@ def _place(data: Any, loc: Path, kind: str) -> Path:
         if is_there or is_missing_key:
             path.append(part)
             data = step(data, part)
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        path.append("kind")
     return tuple(path)
 
 

@@ -4,7 +4,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -94,7 +94,7 @@ def _of_annotation(annotation: Any, metadata: list[Any], data: object, path: Pat
     if origin is Annotated:
         yield from _of_annotation(arguments[0], [*metadata, *arguments[1:]], data, path)
     elif origin in (typing.Union, types.UnionType):
-        for argument in _fitting(arguments, data):
+        for argument in arguments:
             yield from _of_annotation(argument, [], data, path)
     elif origin in (list, tuple):
         for index, item in enumerate(data if isinstance(data, list) else []):
@@ -104,15 +104,3 @@ def _of_annotation(annotation: Any, metadata: list[Any], data: object, path: Pat
             yield from _of_annotation(arguments[1], [], value, (*path, key))
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from _of_models([annotation], data, path, False)
-
-
-def _fitting(alternatives: tuple[Any, ...], data: object) -> list[Any]:
-    """The alternatives whose literal `kind` is the one given; all of them when none is."""
-    given = data.get("kind") if isinstance(data, Mapping) else None
-    return [one for one in alternatives if given is not None and given in _literal_kinds(one)] or list(alternatives)
-
-
-def _literal_kinds(annotation: Any) -> tuple[Any, ...]:
-    model = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    field = getattr(model, "model_fields", {}).get("kind")
-    return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -73,19 +73,9 @@ def sentence(schema: type[BaseModel], data: Any, path: Path, line: Any) -> str:
         return f"must be {words} {limit:g}, given {shown(given)}{hint}{_meaning(schema, data, path)}"
     if kind in ("literal_error", "enum"):
         return _not_allowed(given, context["expected"])
-    if kind == "union_tag_invalid":
-        return _not_allowed(context["tag"], context["expected_tags"])
-    if kind == "union_tag_not_found":
-        return f"missing; one of {', '.join(_alternatives(schema, data, path))}"
     if kind in ("too_short", "string_too_short"):
         return f"must have at least {context['min_length']} item, given {shown(given)}"
     return str(line["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-
-
-def _alternatives(schema: type[BaseModel], data: Any, path: Path) -> list[str]:
-    """The kinds that a section may have, in the order of the classes."""
-    found = [section.fields.get("kind") for section in sections(schema, data) if section.path == path[:-1]]
-    return [kind for field in found if field is not None for kind in get_args(field.annotation)]
 
 
 def _unit_key(path: Path) -> str:

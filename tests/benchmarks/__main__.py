@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,13 +46,29 @@ def one_core() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def in_process(*arguments: str, cache: str | None = None) -> float:
-    """Returns the wall seconds of a Python process on one core."""
+class Spent(NamedTuple):
+    """What a process took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def spent(*arguments: str, cache: str | None = None, code: int = 0) -> Spent:
+    """Returns what a Python process on one core took that ends with this exit code."""
     environment = os.environ | ({"NUMBA_CACHE_DIR": cache} if cache else {})
-    started = time.perf_counter()
+    started_at_s, before = time.perf_counter(), os.times()
     command = [sys.executable, *arguments]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, preexec_fn=one_core)
-    return time.perf_counter() - started
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, preexec_fn=one_core)
+    wall_s, after = time.perf_counter() - started_at_s, os.times()
+    if ran.returncode != code:
+        raise RuntimeError(f"{command}: exit code {ran.returncode}\n{ran.stderr.decode()}")
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return Spent(wall_s, cpu_s)
+
+
+def in_process(*arguments: str) -> float:
+    """Returns the wall seconds of a Python process on one core."""
+    return spent(*arguments).wall_s
 
 
 def days(num_days: int) -> list[str]:
@@ -82,15 +99,25 @@ wiring.plane.run_until(1.0)
 def start() -> list[str]:
     """Time to a first result, with the compiled code cached and without."""
     smoke = ("run_experiment.py", "configs/cpu_overlap.yaml", "--smoke", "--force", "--jobs", "1", "--set", "sweep=null")
+    day = ("run_experiment.py", "configs/day_forecast_vs_reactive.yaml")
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as cache:
-        cold = in_process(*smoke, "--out", out, cache=cache)
-        cached = [in_process(*smoke, "--out", out, cache=cache) for _ in range(3)]
-        first_event = [in_process("-c", FIRST_EVENT, cache=cache) for _ in range(3)]
+        cold = spent(*smoke, "--out", out, cache=cache)
+        cached = [spent(*smoke, "--out", out, cache=cache) for _ in range(5)]
+        first_event = [spent("-c", FIRST_EVENT, cache=cache) for _ in range(3)]
+        typo = [spent(*day, "--set", "router.knd=random", code=2) for _ in range(5)]
+        dry_run = [spent(*day, "--dry-run") for _ in range(5)]
     return [
-        f"start, compile, and a run of 2,000 requests with its report: {cold:.1f} s",
-        f"the same with the code cached: {statistics.median(cached):.1f} s",
-        f"start to the first event of the opening question, code cached: {statistics.median(first_event):.1f} s",
+        f"start, compile, and a run of 2,000 requests with its report: {cold.wall_s:.1f} s",
+        f"the same with the code cached: {_median(cached)}",
+        f"start to the first event of the opening question, code cached: {_median(first_event)}",
+        f"a typo in a config: {_median(typo)}",
+        f"a dry run: {_median(dry_run)}",
     ]
+
+
+def _median(runs: list[Spent]) -> str:
+    wall_s, cpu_s = (statistics.median(times) for times in zip(*runs, strict=True))
+    return f"{wall_s:.2f} s, {cpu_s:.2f} s of CPU"
 
 
 def poisson(num_requests: int, per_s: float, mean_prompt: float, mean_output: float) -> np.ndarray:

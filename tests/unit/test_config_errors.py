@@ -30,13 +30,15 @@ class Flat(Shape):
     rate_per_s: float
 
 
-class Fixed(Params):
-    kind: Literal["fixed"] = "fixed"
+class Length(Params):
+    pass
+
+
+class Fixed(Length):
     tokens: int
 
 
-class Uniform(Params):
-    kind: Literal["uniform"] = "uniform"
+class Uniform(Length):
     low: int
     high: int
 
@@ -60,7 +62,7 @@ class Machine(Params):
 
 class Stand(Params):
     shape: Annotated[Shape, KindOf("shape", {"wave": Wave, "flat": Flat}, Shape)]
-    length: Annotated[Fixed | Uniform, Field(discriminator="kind")] = Fixed(tokens=1)
+    length: Annotated[Length, KindOf("length", {"fixed": Fixed, "uniform": Uniform}, Length)] = Fixed(tokens=1)
     machines: list[Machine] = Field(default=[])
 
 
@@ -104,8 +106,11 @@ WAVE = {"kind": "wave", "peak_per_s": 3}
             {"shape": WAVE, "machines": [{"name": "a"}, {"name": "a", "max_num_seqs": 2.5}]},
             "machines[1].max_num_seqs: must be a whole number, given 2.5",
         ),
-        ({"shape": WAVE, "length": {"kind": "fixd", "tokens": 1}}, "must be one of fixed, uniform; did you mean 'fixed'?"),
-        ({"shape": WAVE, "length": {"tokens": 1}}, "length.kind: missing; one of fixed, uniform"),
+        (
+            {"shape": WAVE, "length": {"kind": "fixd", "tokens": 1}},
+            "no length named 'fixd'; did you mean 'fixed'? known: fixed, uniform",
+        ),
+        ({"shape": WAVE, "length": {"tokens": 1}}, "length.kind: missing; it chooses the length, one of: fixed, uniform"),
         ({"shape": WAVE, "length": {"kind": "uniform", "low": 3, "high": 1}}, "length: low 3 is above high 1"),
         (
             {"shape": WAVE, "machines": [{"name": "main", "start_s": "60s"}]},

@@ -3,20 +3,21 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments import plots, report
-from experiments.results.shortage import fleet_rows, measured, shortage
+from experiments.results.shortage import ROW, fleet_rows, measured, shortage
 from tests import synthetic
 
 
 def timeline(num=3, length_s=60.0, **columns):
     """Rows of the whole fleet: nothing short, no request."""
+    rows = np.full(num, np.nan, ROW)
     start_s = np.arange(num) * length_s
-    plain = {"scope": "all", "start_s": start_s, "end_s": start_s + length_s, "demand_per_s": 1.0, "capacity_per_s": 2.0}
-    met = pd.array([None] * num, dtype=object)
-    return pd.DataFrame({**plain, "judged": 0, "attainment": np.nan, "targets_met": met, **columns})
+    plain = {"start_s": start_s, "end_s": start_s + length_s, "demand_per_s": 1.0, "capacity_per_s": 2.0, "judged": 0}
+    for name, values in {**plain, **columns}.items():
+        rows[name] = np.array(values, float)  # None is NaN
+    return rows
 
 
 def test_time_over_capacity_is_that_of_demand_above_it_not_at_it():
@@ -79,10 +80,6 @@ def test_a_window_shorter_than_an_interval_is_not_the_whole_run():
     assert measured(timeline(4), {"start_s": 70.0, "end_s": 120.0})["start_s"].tolist() == [60.0]
 
 
-def test_rows_of_pools_are_not_counted_beside_those_of_the_fleet():
-    assert fleet_rows(timeline(2, scope=["all", "pool"]))["start_s"].tolist() == [0.0]
-
-
 def leave(folder, ttft_s, **gauges):
     """A result folder of two hours, a request every 10 s; `ttft_s` (720,)."""
     folder.mkdir(parents=True)
@@ -92,6 +89,12 @@ def leave(folder, ttft_s, **gauges):
         writer.write_interval([synthetic.gauges(k * 600.0, (k + 1) * 600.0, **gauges)])
     writer.finish([synthetic.machine()], synthetic.totals(7200.0))
     return folder
+
+
+def test_rows_of_pools_are_not_counted_beside_those_of_the_fleet(tmp_path):
+    rows = fleet_rows(leave(tmp_path / "day", 0.1))
+    assert rows["start_s"].tolist() == [600.0 * k for k in range(12)]
+    assert rows["num_ready"].tolist() == [1.0] * 12
 
 
 def test_a_fleet_that_has_the_capacity_and_misses_its_targets_is_not_called_never_short(tmp_path):
