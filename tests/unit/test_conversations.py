@@ -135,6 +135,21 @@ def test_of_one_priority_the_turn_that_arrives_later_waits_longer() -> None:
     assert ran.requests.num_prompt_tokens[np.argsort(ran.requests.scheduled_at_s)].tolist() == [10, 30, 40, 20]
 
 
+def test_a_turn_finds_the_conversation_in_the_prefix_cache_whenever_it_was_let_in() -> None:
+    """Twenty conversations of five turns, each of which begins with all that was said before; segments outlive many chunks."""
+    rows, said = [], []
+    for turn in range(5):
+        rows += [(0.01 * k + 2.0 * turn, 40 * (turn + 1), 10, 20 if turn else 0, 1.0 + k % 7) for k in range(20)]
+        said += [[(k, 40 * (turn + 1) + 10)] for k in range(20)]
+    limits = engine(overhead_s=0.05, enable_prefix_caching=1, num_usable_blocks=2000)
+    known, later = (run(turns(rows), limits, segments=said, chunk=chunk) for chunk in (1000, 3))
+    for name in ("arrived_at_s", "finished_at_s", "num_cached_tokens", "num_prompt_tokens"):
+        assert known.requests[name].tolist() == later.requests[name].tolist()
+    assert known.requests.num_prompt_tokens.tolist() != [row[1] for row in rows]
+    before = known.requests.num_prompt_tokens - 40  # and an answer of 10, of which the last token was never read
+    assert known.requests.num_cached_tokens.tolist() == np.where(before > 0, (before + 9) // 16 * 16, 0).tolist()
+
+
 # What a kind may say
 
 
