@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import gc
 import json
 import os
 import sys
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from experiments.settings.loading import RunConfig
 
 OK, FAILED, USERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
-MANY_OBJECTS = 50_000
-"""Objects that are made before garbage is looked for. Imports make no garbage: at Python's 700, a tenth of a short run is spent
-looking for it there."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,7 +74,6 @@ def _seed(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; mistakes of the user are told without a traceback."""
-    gc.set_threshold(MANY_OBJECTS)
     options = parser().parse_args(arguments)
     # `--set a=1 configs/x.yaml`: a list of changes ends where the files go on
     options.configs += [word for word in options.sets if "=" not in word and word.endswith((".yaml", ".yml"))]
