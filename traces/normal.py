@@ -23,7 +23,7 @@ def log_shares_below(z: Floats) -> Floats:
 
 
 def share_below(z: float) -> float:
-    """Returns the share of the law that lies below one number, with the same bits as SciPy's.
+    """Returns the share of the law that lies below one number, as SciPy has it (unless built to fuse multiplications).
 
     Source: Cephes, `ndtr`, `erf` and `erfc`.
 
