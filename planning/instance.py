@@ -128,10 +128,6 @@ class Instance:
         seconds = max(prefill_s(self.engine, prompt_tokens, cached_tokens), self.exchange_s(new_tokens))
         return self.expert_parallel_size * new_tokens / seconds
 
-    def decode_tokens_per_s(self, num_requests: int, context_tokens: float) -> float:
-        """Returns the output tokens/s of a full batch."""
-        return num_requests / self.step_s(num_requests, context_tokens)
-
     def exchange_s(self, num_tokens: float) -> float:
         """Returns the seconds in which one GPU of a group sends its tokens to their experts and gets the answers back.
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, settings
 
 collect_ignore = ["mutants"]  # a tool, which needs cosmic-ray
 
-settings.register_profile("repeatable", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("hunt", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("hunt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

@@ -1,6 +1,5 @@
 """Follows a live engine: how much longer its steps take than its calibration says, and whether that has changed for good."""
 
-from collections import deque
 from collections.abc import Mapping
 from math import exp, inf, log
 
@@ -8,8 +7,7 @@ import pandas as pd
 
 from replicas.calibration.device_fit import MAD_TO_STANDARD_DEVIATION
 from replicas.calibration.file import Calibration
-from replicas.calibration.fit import Fit, fit, predicted_s
-from replicas.calibration.steps import COLUMNS
+from replicas.calibration.fit import predicted_s
 
 SLACK = 0.5
 """Of the alarm, in standard deviations of a step: half of the shift that it is to find fastest."""
@@ -51,7 +49,7 @@ class DriftAlarm:
 
 
 class OnlineCalibration:
-    """A calibration that a live replica keeps up to date: a scale that follows its steps, an alarm, and a new fit on request.
+    """A calibration that a live replica keeps up to date: a scale that follows its steps, and an alarm.
 
     The alarm goes off once for each lasting change: after it, the scale starts anew, and once it knows where it is, that is
     what the next change is measured from.
@@ -59,7 +57,7 @@ class OnlineCalibration:
     Args:
         calibration: what the replica's steps should take.
         max_graph_tokens: tokens of the engine's largest CUDA graph; 0 = none.
-        memory_steps: steps over which the scale averages, exponentially, and which a new fit is made of.
+        memory_steps: steps over which the scale averages, exponentially.
     """
 
     def __init__(self, calibration: Calibration, max_graph_tokens: int = 0, memory_steps: int = 1000) -> None:
@@ -70,13 +68,11 @@ class OnlineCalibration:
         self.alarms_at_s: list[float] = []  # one for each lasting change
         self.changes: list[tuple[float, float]] = []  # the instant of an alarm, and the scale that was found after it
         self._time, self._mixture = calibration.device_time, calibration.mixture
-        self._steps: deque[Mapping[str, float]] = deque(maxlen=memory_steps)
         self._log_scale, self._log_reference, self._num_averaged = 0.0, 0.0, 0
         self._is_settled = True
 
     def observe(self, step: Mapping[str, float]) -> bool:
         """Takes a step in (`replicas.calibration.steps.COLUMNS`) and tells whether it made the alarm go off."""
-        self._steps.append(step)
         said_s = predicted_s(pd.DataFrame([step]), self._time, self.max_graph_tokens, self._mixture)
         log_ratio = log(step["device_s"] / float(said_s[0]))
         self._average(log_ratio)
@@ -99,11 +95,3 @@ class OnlineCalibration:
     def scale(self) -> float:
         """How much longer steps take than calibrated: what `step_time_scale` of a surrogate should be now."""
         return exp(self._log_scale)
-
-    def refit(self) -> Fit:
-        """Fits the form anew to the steps in memory.
-
-        Raises:
-            ValueError: too few steps so far.
-        """
-        return fit(pd.DataFrame([*self._steps], columns=[*COLUMNS]), self.max_graph_tokens, mixture=self._mixture)

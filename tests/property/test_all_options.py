@@ -41,27 +41,27 @@ def assert_all_served(work: Workload, ran: Ran, *, may_fail: bool) -> None:
 
 
 @given(any_workload)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_engine_with_any_options_serves_everybody(work: Workload) -> None:
     assert_all_served(work, work.run(), may_fail=False)
 
 
 @given(any_workload, machines())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_machines_that_come_and_go_lose_nobody(work: Workload, fleet: dict[str, Any]) -> None:
     """A request that moves keeps its tokens, but finds no adapter, grammar, draft or cached block where it comes."""
     assert_all_served(work, work.run(**fleet), may_fail=not fleet["requeue_on_timeout"])
 
 
 @given(any_workload, machines())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ranks_that_step_together_lose_nobody(work: Workload, fleet: dict[str, Any]) -> None:
     together = replace(work, engine=work.engine | {"data_parallel_size": 2, "num_together": 2, "num_stages": 1})
     assert_all_served(together, together.run(**fleet, num_ranks=2), may_fail=not fleet["requeue_on_timeout"])
 
 
 @given(any_workload, st.integers(2, 3), st.sampled_from([0.0, 1.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_m15_each_replica_of_a_fleet_is_a_single_engine(work: Workload, num_replicas: int, acceptance_rate: float) -> None:
     """Caches, grammars and adapters are each replica's own: what it was sent, ends the same when sent to an engine alone.
 
@@ -79,7 +79,7 @@ def test_m15_each_replica_of_a_fleet_is_a_single_engine(work: Workload, num_repl
 
 
 @given(any_workload, machines(), st.sampled_from([1, 7]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_rings_that_wrap_or_grow_change_nothing(work: Workload, fleet: dict[str, Any], chunk: int) -> None:
     """Requests and their content let in one by one or seven at a time, in rings that begin with two places."""
     whole = work.run(**deepcopy(fleet))

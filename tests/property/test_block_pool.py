@@ -183,5 +183,5 @@ class Pools(RuleBasedStateMachine):
         assert sorted(self.twin[b] for b in registered) == sorted(self.naive.key_of)
 
 
-Pools.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+Pools.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
 TestPools = Pools.TestCase

@@ -54,7 +54,7 @@ class NaiveClient:
 
 
 @given(conversations())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_each_is_sent_after_the_one_it_follows_and_never_if_that_fails(case: Case) -> None:
     ran = case.run()
     client = NaiveClient(case, ran.requests)

@@ -36,7 +36,7 @@ def assert_same(ours: Ran, theirs: Ran, k: float = 1.0) -> None:
 
 
 @given(fleets)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_everything_ends_and_tokens_are_conserved(case: Case) -> None:
     """Each request comes out once, in order, and is served in full, refused for a reason, or failed by a drain.
 
@@ -90,14 +90,14 @@ def assert_machines_serve_only_while_they_are_there(ran: Ran) -> None:
 
 
 @given(any_fleets, st.sampled_from([0.25, 2.0, 1024.0]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_slower_clock_changes_nothing_but_the_clock(case: Case, k: float) -> None:
     """All times k times as long: all instants k times as late. Exact, as k is a power of two."""
     assert_same(case.run(), case.scaled(k).run(), k)
 
 
 @given(steady_fleets())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_m15_each_replica_of_a_fleet_is_a_single_engine(case: Case) -> None:
     """What a replica was sent, sent to an engine alone, comes out at the same instants, bit by bit."""
     fleet = case.run()
@@ -113,7 +113,7 @@ def test_m15_each_replica_of_a_fleet_is_a_single_engine(case: Case) -> None:
 
 
 @given(any_fleets, st.sampled_from([1, 7]), st.sampled_from([1, 8]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_ring_that_wraps_or_grows_changes_nothing(case: Case, chunk: int, ring: int) -> None:
     """Requests let in one by one or seven at a time, in a ring that begins with 1 or 8 places instead of 4,096."""
     whole = case.run(chunk=1000)
@@ -123,14 +123,14 @@ def test_a_ring_that_wraps_or_grows_changes_nothing(case: Case, chunk: int, ring
 
 
 @given(any_fleets, st.sampled_from([0.5, 3.3]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_looking_more_often_changes_nothing(case: Case, timeline_interval_s: float) -> None:
     """The timeline only looks; so does the recount of all sums that goes with it."""
     assert_same(case.run(), case.run(timeline_interval_s=timeline_interval_s))
 
 
 @given(any_fleets)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_router_decides_the_same_compiled_or_in_plain_python(case: Case) -> None:
     """The same source, called from the loop or asked by it through Python at every request."""
     kind = routers.KINDS[case.router]
@@ -149,7 +149,7 @@ def fewest_in_flight(loads: Any, candidates: Any, request: Any, state: Any) -> i
 
 
 @given(fleets)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_users_router_loses_nothing_either(case: Case) -> None:
     """The same conservation with a router in plain Python, which the loop has to come back for."""
     counts = Counter(replace(case, router=fewest_in_flight).run().requests.status.tolist())

@@ -42,7 +42,7 @@ def compared(step: dict[str, Any]) -> list[Any]:
 
 
 @given(engines_and_traffic())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_decision_equals_the_naive_engines(drawn: Drawn) -> None:
     """Requests come in by step (half a second of the drawn times is one): who runs, how many tokens, who has to go.
 
@@ -53,7 +53,7 @@ def test_every_decision_equals_the_naive_engines(drawn: Drawn) -> None:
 
 
 @given(st.integers(0, 1 << 30), st.sampled_from([4, 30]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_decision_equals_the_naive_engines_with_all_options(seed: int, num_requests: int) -> None:
     """The workloads with which vLLM's own scheduler is compared; the answers that `max_model_len` cuts off are only here."""
     workload = generate(seed, num_requests=num_requests)
@@ -64,7 +64,7 @@ def test_every_decision_equals_the_naive_engines_with_all_options(seed: int, num
 
 
 @given(engines_and_traffic())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) -> None:
     """Router, control plane and running sums change nothing: all instants of an engine alone, equal as floats.
 
@@ -79,7 +79,7 @@ def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) ->
 
 
 @given(workloads(), st.integers(1, 10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_m15_with_a_client_that_holds_requests_back(work: Workload, max_concurrency: int) -> None:
     """All instants, those of sending included, when so many requests are in flight at most.
 
@@ -90,7 +90,7 @@ def test_m15_with_a_client_that_holds_requests_back(work: Workload, max_concurre
 
 
 @given(workloads())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_m15_with_all_options_too(work: Workload) -> None:
     """Thresholds, priorities, prefix caching, adapters, grammars, drafts and answers that end of themselves, all at once."""
     assert_same_run(work)

@@ -71,7 +71,7 @@ class Radix:
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=8), min_size=1, max_size=25),
     size=st.integers(9, 24),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_tokens_found_are_those_of_a_radix_tree(prompts: list[list[int]], size: int) -> None:
     radix = Radix(size)
     # a prompt that was asked before whole would be computed into a second copy of its last token, which a tree has not

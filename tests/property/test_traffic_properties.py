@@ -53,7 +53,7 @@ def instants_s(traffic: Generated, chunk_rows: int) -> Any:
 
 
 @given(days(), st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_day_is_sorted_in_range_and_the_same_however_it_is_cut(traffic: Generated, chunk_rows: int) -> None:
     at_s = instants_s(traffic, 1 << 17)
     assert (np.diff(at_s) >= 0).all()
@@ -62,7 +62,7 @@ def test_any_day_is_sorted_in_range_and_the_same_however_it_is_cut(traffic: Gene
 
 
 @given(days())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_day_pulls_its_ticks_back_exactly(traffic: Generated) -> None:
     rate = traffic.rate(1)
     at_s = instants_s(traffic, 1 << 17)
@@ -73,7 +73,7 @@ def test_any_day_pulls_its_ticks_back_exactly(traffic: Generated) -> None:
 
 
 @given(days(), st.floats(0, 3e5), st.floats(0, 3e5), st.floats(0, 3e5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_known_rate_is_never_negative_and_adds_up(traffic: Generated, a: float, b: float, c: float) -> None:
     a, b, c = sorted((a, b, c))
     parts = traffic.mean_rate_per_s(a, b) * (b - a) + traffic.mean_rate_per_s(b, c) * (c - b)
@@ -82,7 +82,7 @@ def test_known_rate_is_never_negative_and_adds_up(traffic: Generated, a: float, 
 
 
 @given(st.floats(0.1, 10.0), st.floats(0.5, 5.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_traffic_k_times_as_fast_is_the_same_traffic_in_a_kth_of_the_time(rate_per_s: float, k: float) -> None:
     slow = make("poisson", rate_per_s=rate_per_s, duration_s=100.0, lengths=LENGTHS)
     fast = make("poisson", rate_per_s=rate_per_s, rate_scale=k, duration_s=100.0, lengths=LENGTHS)
@@ -98,7 +98,7 @@ ROWS = st.lists(st.tuples(st.sampled_from(["0", "1", "2.5", "1e3", "", "x"]), CE
 
 
 @given(ROWS, st.sampled_from(["drop", "clip"]), st.booleans(), st.sampled_from([0.4, 1.0, 2.5]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_file_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], policy: str, sort: bool, scale: float
 ) -> None:

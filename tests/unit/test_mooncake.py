@@ -211,7 +211,7 @@ TRACE = st.lists(
     st.sampled_from([1, 3, 1000]),
     st.sampled_from([200, 1 << 20]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_request_has_the_blocks_of_its_own_row(
     tmp_path_factory: pytest.TempPathFactory,
     trace: list[tuple[int, int, list[int]]],

@@ -74,25 +74,3 @@ def test_the_scale_follows_and_the_alarm_goes_off_once_for_a_lasting_change() ->
     ((since_s, scale),) = online.changes
     assert since_s == online.alarms_at_s[0]
     assert scale == pytest.approx(1.3, rel=0.03)  # 50 steps with 5 % noise: 0.7 %
-
-
-def test_a_new_fit_finds_what_has_changed() -> None:
-    """Only the prefill has become slower: a scale cannot say that, a fit can."""
-    online = an_online()
-    for step in steps(1000, s_per_token=2 * truth().s_per_token):
-        online.observe(step)
-    found = online.refit()
-    assert found.device_time.s_per_token == pytest.approx(2 * truth().s_per_token, rel=0.03)
-    assert found.device_time.weights_s == pytest.approx(truth().weights_s, rel=0.03)
-
-
-def test_memory_is_bounded() -> None:
-    online = an_online(memory_steps=50)
-    for step in steps(300):
-        online.observe(step)
-    assert len(online._steps) == 50
-
-
-def test_a_fit_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 steps are too few"):
-        an_online().refit()

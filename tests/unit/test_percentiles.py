@@ -34,7 +34,7 @@ def percentiles(values, cells, scopes, num_chunks=1):
 
 
 @pytest.mark.parametrize("few", [0, 3, 1 << 20], ids=["counted_to_the_end", "counted_then_collected", "collected"])
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(seconds, st.integers(-1, 2)), max_size=60), num_chunks=st.integers(1, 4))
 def test_percentiles_equal_numpys_to_the_bit_however_the_values_are_chunked(monkeypatch, few, rows, num_chunks):
     monkeypatch.setattr(exact, "_FEW", few)

@@ -52,7 +52,7 @@ SEGMENTS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), max_size=4)
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), SEGMENTS), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_ideal_hit_rate_is_that_of_comparing_all_tokens(requests: Requests, block_size: int, chunk_rows: int) -> None:
     for piece_segments in (1, 3, 1000):
         with pytest.MonkeyPatch.context() as patch:

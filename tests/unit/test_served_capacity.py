@@ -167,7 +167,7 @@ def test_a_dry_run_says_what_can_never_be_served(tmp_path: Path, capsys: pytest.
 lengths_asked = st.lists(st.tuples(st.integers(1, 120), st.integers(1, 120), st.integers(0, 2)), min_size=1, max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths_asked, st.integers(1, 8), st.integers(20, 150), st.integers(1, 60))
 def test_what_counts_as_served_is_what_the_door_lets_in(
     asked: list[tuple[int, int, int]], num_blocks: int, max_model_len: int, max_tokens: int
