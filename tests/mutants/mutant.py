@@ -53,8 +53,8 @@ def applied(root: Path, change: Change) -> Mutant:
 
 
 def is_compiled(source: str) -> bool:
-    """Tells whether a module holds compiled loops, which would be minutes of compiling for every change."""
-    return any(f"@{decorator}" in source for decorator in ("loop", "rare", "router"))
+    """Tells whether a module holds compiled code, of which every change would be minutes of compiling."""
+    return any(f"@{decorator}" in source for decorator in ("loop", "rare", "router", "verb"))
 
 
 def lines_that_differ(before: str, after: str) -> str:

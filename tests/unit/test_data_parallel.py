@@ -117,6 +117,7 @@ def test_experts_work_for_the_tokens_of_all_and_lie_on_all_gpus() -> None:
     shared, whole = two.engine(mixtral, h100)[0], Surrogate(tensor_parallel_size=2, enforce_eager=True).engine(mixtral, h100)[0]
     # each of two ranks does half of the experts' work for the tokens of both
     assert shared.flops_per_token + 2 * shared.expert_flops_per_token == pytest.approx(whole.flops_per_token, rel=1e-12)
+    assert shared.expert_flops_per_token == pytest.approx(2 * mixtral.num_expert_params * (2 / 8) / 2)  # 2 of 8, on 2 GPUs
     batch = equal_requests(4, 1, 0)
     # reading: its own dense weights and KV, and half of the experts that eight tokens hit
     touched = 1 - (1 - 2 / 8) ** 8

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.contracts.fleets import engine
+from planning.adapters import lora_flops_share
 from planning.balance import mixed, mixed_at, mixed_capacity
 from planning.costs import blended_price, break_even_utilization, dollars_per_million, mean_utilization, token_cost
 from planning.days import replicas_of_day
@@ -174,6 +175,16 @@ def test_a_group_is_of_engines_of_one_gpu_each() -> None:
 def test_the_peak_is_that_of_the_weights_width_where_the_gpu_has_one(quantization: Any, device: str, rate: str) -> None:
     one = Instance(Surrogate(quantization=quantization, tensor_parallel_size=2, max_model_len=4096), LLAMA_8B, gpu(device))
     assert one.peak_flops_per_s == 2 * getattr(gpu(device), f"{rate}_flops_per_s")
+
+
+def test_nothing_of_a_prompt_is_cached_unless_it_is_said() -> None:
+    assert tp(4).prefill_tokens_per_s(2000) == tp(4).prefill_tokens_per_s(2000, 0)
+
+
+def test_an_adapter_has_a_rank_of_one_at_least() -> None:
+    assert lora_flops_share(LLAMA_8B, 2) == 2 * lora_flops_share(LLAMA_8B, 1) > 0
+    with pytest.raises(ValueError, match="rank must be a whole number from 1 up, got 0"):
+        lora_flops_share(LLAMA_8B, 0)
 
 
 def test_a_dense_model_has_no_experts_to_share() -> None:

@@ -220,6 +220,12 @@ def test_popular_prefixes_are_chosen_as_often_as_zipf_says(zipf: float, share: f
     assert len(chosen) == pytest.approx(num_requests * share, abs=4 * (num_requests * share * (1 - share)) ** 0.5)
 
 
+def test_every_request_begins_with_a_prefix_unless_a_share_is_given() -> None:
+    lengths = LENGTHS | {"prompt": {"kind": "fixed", "tokens": 1000}}
+    stream = generated(prefixes={"num": 5, "tokens": 10}, lengths=lengths, duration_s=100.0).stream(1)
+    assert all(rows["num_segments"].all() for rows in stream.chunks())
+
+
 def test_share_of_all_and_of_none() -> None:
     lengths = LENGTHS | {"prompt": {"kind": "fixed", "tokens": 1000}}
     for share in (0.0, 1.0):
