@@ -112,10 +112,10 @@ def _with_lengths(sent: Sent, about: About) -> Sent:
     }
     laws: dict[str, Any] = {side: {"kind": "fixed", "tokens": round(mean)} for side, mean in means.items() if mean}
     expected = {side: round(mean) for side, mean in means.items() if mean}
-    for side in means if about.lengths is not None else ():
-        law = getattr(about.lengths, side)
-        if law is not None:
-            laws[side], expected[side] = law.model_dump(mode="json"), round(law.expected_tokens)
+    if about.lengths is not None:
+        stated = about.lengths.model_dump(mode="json", exclude_none=True)
+        laws |= stated
+        expected |= {side: round(getattr(about.lengths, side).expected_tokens) for side in stated}
     told = {topic: text for topic, text in sent.not_told.items() if topic != LENGTHS or set(laws) != set(means)}
     return replace(
         sent,
