@@ -19,7 +19,8 @@ run: $(READY) compiled
 test: lint compiled
 	$(BIN)/python -m pytest -q -n auto
 
-test-all: test  # and what is slow and rare: 400 random configs, each twice: three minutes of CPU more
+test-all: test  # and what is slow and rare: fits to measurements, and 400 random configs, each twice; ten minutes of CPU more
+	$(BIN)/python -m pytest -q -n auto -m slow
 	$(BIN)/python -m tests.campaign --number 400
 
 mutants: $(READY)  # small changes that the tests should notice: docs/mutants.md, made anew; an hour or so on two cores

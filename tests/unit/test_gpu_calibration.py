@@ -265,6 +265,7 @@ def test_nothing_to_fit_is_said(tmp_path: Path) -> None:
         run(tmp_path / "fit.yaml", out=tmp_path, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ttft", "e2e"),
     [

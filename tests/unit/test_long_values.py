@@ -78,10 +78,10 @@ def test_a_long_set_is_cut_in_the_message(change: str, tmp_path: Path) -> None:
     assert len(str(caught.value)) < 2500
 
 
-def test_ten_thousand_mistakes_are_counted(tmp_path: Path) -> None:
+def test_a_thousand_mistakes_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "day.yaml"
-    path.write_text(CONFIG + "".join(f"key_{i}: 1\n" for i in range(10_000)))
-    with pytest.raises(ConfigError, match="and 9,950 more mistakes") as caught:
+    path.write_text(CONFIG + "".join(f"key_{i}: 1\n" for i in range(1000)))
+    with pytest.raises(ConfigError, match="and 950 more mistakes") as caught:
         load(path)
     assert len(str(caught.value).splitlines()) == 51
 

@@ -84,7 +84,13 @@ def test_runs_with_smoke(path: Path, tmp_path: Path) -> None:
         assert path.stem == "admission" or not turned_away.any()
 
 
-@pytest.mark.parametrize("path", sorted(set(CONFIGS) - set(SIMULATIONS)), ids=lambda path: path.stem)
+OTHERS = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.parent.name == "accuracy" else [])
+    for path in sorted(set(CONFIGS) - set(SIMULATIONS))
+]
+
+
+@pytest.mark.parametrize("path", OTHERS)
 def test_other_kinds_run_with_smoke(path: Path, tmp_path: Path) -> None:
     result = run(path, out=tmp_path, smoke=True, sets=sets_for(path), progress=False)
     if path.stem.startswith("plan_"):
