@@ -21,6 +21,16 @@ OUTSIDE = "package.module:name"
 T = TypeVar("T")
 
 
+def imported(place: str) -> Any:
+    """Returns what stands at `module:name` of our own; the module is imported for it.
+
+    >>> imported("fractions:Fraction")(1, 2)
+    Fraction(1, 2)
+    """
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
 class Kinds(Mapping[str, T]):
     """Maps the kinds of one thing to their classes; one that is given by its place is imported when it is first asked for.
 
@@ -39,11 +49,7 @@ class Kinds(Mapping[str, T]):
 
     def __getitem__(self, kind: str) -> T:
         entry = self._entries[kind]
-        if not isinstance(entry, str):
-            return entry
-        module, _, name = entry.partition(":")
-        found: T = getattr(import_module(module), name)
-        return found
+        return imported(entry) if isinstance(entry, str) else entry
 
     def __contains__(self, kind: object) -> bool:
         return kind in self._entries

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from experiments.settings.experiment import Study
+from sim.kinds import imported
 
 
 class Task(NamedTuple):
@@ -36,8 +37,7 @@ def schema_of(data: Mapping[str, Any]) -> type[Study]:
 
 def schema_for(kind: str) -> type[Study]:
     """Returns the class that reads a config of this kind."""
-    module, _, name = TASKS[kind].schema.partition(":")
-    schema: type[Study] = getattr(import_module(module), name)
+    schema: type[Study] = imported(TASKS[kind].schema)
     return schema
 
 
