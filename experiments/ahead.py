@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import routers
 from experiments.settings.experiment import Experiment, Study
 from sim.compiled import is_compiled_already
 from sim.errors import ConfigError, TraceError
@@ -48,7 +47,7 @@ def needs(experiment: Experiment) -> Needs:
     num = num if traffic.limit is None else min(num, traffic.limit)
     has_cache = traffic.shares_tokens and any(pool.replicas.enable_prefix_caching is not False for pool in experiment.pools)
     blocks = traffic.mean_prompt_tokens / min(pool.replicas.block_size for pool in experiment.pools) if has_cache else 0.0
-    asks_python = not routers.is_compiled(experiment.router.choose)
+    asks_python = not experiment.router.is_compiled
     low_s, high_s = (num * (_REQUEST_S[i] + blocks * _CACHED_BLOCK_S[i] + asks_python * _PYTHON_ROUTER_S[i]) for i in range(2))
     num_held = num if traffic.max_concurrency is None else min(num, traffic.max_concurrency)
     ring = 2 ** math.ceil(math.log2(max(2.0, num_held)))  # as sim.window has it, and once more half of it while it grows

@@ -136,12 +136,11 @@ class Shadows:
         return {f"{name}/{machine}": described(f"{name}/{machine}", one) for (name, machine), one in self._shadows.items()}
 
     def _new(self, pool: int) -> Shadow:
-        wiring, chosen = self._wiring, routers.KINDS["round_robin"]
+        wiring = self._wiring
         return Shadow(
             wiring.engines[pool : pool + 1],
             classes_of(wiring.experiment, OPEN),  # who comes here was let in
-            chosen.choose,
-            routers.new_state(0, 1, chosen.options()),
+            routers.start(routers.KINDS["round_robin"], 1, seed=0),
         )
 
     def _report(self) -> None:

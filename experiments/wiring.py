@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import routers
 from experiments import guards
 from experiments.live_start import start_engines
 from experiments.results.asked import Asked
@@ -129,22 +128,15 @@ class Wiring:
         return engine
 
     def data_plane(self) -> DataPlane:
-        """Returns the empty replicas behind their router; a router in plain Python is asked at every request."""
+        """Returns the empty replicas behind their router."""
         experiment = self.experiment
         num_slots = [slots_of(pool) for pool in experiment.pools]
-        choose: Any = experiment.router.choose
-        state = routers.new_state(experiment.seed, sum(num_slots), experiment.router.options)
-        ask_python = None
-        if not routers.is_compiled(choose):
-            choose, ask_python = routers.KINDS["round_robin"].choose, choose
         parts = (
             self.engines,
             num_slots,
             NUM_ITL_BINS,
             experiment.router.scrape_interval_s,
-            choose,
-            state,
-            ask_python,
+            experiment.router.start(sum(num_slots), experiment.seed),
             classes_of(experiment, experiment.gateway),
             self.traffic.segments_of,
             experiment.traffic.max_concurrency,

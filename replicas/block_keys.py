@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from replicas.queues import sequence_of, slot_of
-from sim.compiled import verb
+from sim.compiled import rare, verb
 from sim.records import Fleet
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -48,6 +48,25 @@ def key_of(fleet: Fleet, i: int, k: int, block_size: int) -> Any:
     while sequence.num_keyed <= k:
         add_key(fleet, i, block_size)
     return sequence.key
+
+
+@rare
+def write_keys(fleet: Fleet, i: int, block_size: int, keys: Any) -> int:
+    """Writes the keys of the whole blocks of request `i`'s prompt for a router, and returns how many there are.
+
+    Its blocks may be of another size than the engine's, so how far the engine has got is left as it was.
+    """
+    sequence = sequence_of(fleet, i)
+    num_keyed, key = sequence.num_keyed, sequence.key
+    segment, segment_starts_at = sequence.segment, sequence.segment_starts_at
+    num_keys = fleet.requests[slot_of(fleet, i)].num_prompt_tokens // block_size
+    start_keys(fleet, i)
+    for k in range(num_keys):
+        add_key(fleet, i, block_size)
+        keys[k] = sequence.key
+    sequence.num_keyed, sequence.key = num_keyed, key
+    sequence.segment, sequence.segment_starts_at = segment, segment_starts_at
+    return num_keys
 
 
 @verb

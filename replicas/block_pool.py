@@ -8,7 +8,8 @@ others.
 from typing import Any
 
 from sim.compiled import rare, verb
-from sim.records import NONE, Fleet
+from sim.observing import note_block
+from sim.records import CACHED, EVICTED, NONE, Fleet
 
 
 @verb
@@ -124,6 +125,7 @@ def register(fleet: Fleet, r: int, b: int, key: Any) -> None:
     """Lets others hit block `b` by its key. Equal blocks are not merged: the one registered first is hit."""
     block = fleet.blocks[r, b]
     block.key, block.is_registered, block.same_bucket_next = key, 1, NONE
+    note_block(fleet, CACHED, r, key)
     bucket = bucket_of(fleet, key)
     last = fleet.buckets[r, bucket]
     if last == NONE:
@@ -139,6 +141,7 @@ def unregister(fleet: Fleet, r: int, b: int) -> None:
     """Forgets what block `b` holds."""
     block = fleet.blocks[r, b]
     block.is_registered = 0
+    note_block(fleet, EVICTED, r, block.key)
     bucket = bucket_of(fleet, block.key)
     before = fleet.buckets[r, bucket]
     if before == b:

@@ -12,23 +12,25 @@ import numba as nb
 from replicas.delivery import count_in_system
 from replicas.engine import turn
 from replicas.events import next_to_end
-from replicas.gateway import CHOOSE_TYPE, append_unrouted, ask, let_in, offer, refusal, reject, route
+from replicas.gateway import CHOOSE_TYPE, OBSERVE_TYPE, append_unrouted, ask, let_in, offer, refusal, reject, route, tell
 from replicas.together import first_together
 from sim.coming import appear, count_arrival, next_arrival_at_s
 from sim.compiled import loop, verb
+from sim.observing import has_room
 from sim.records import (
     BAD_ROUTE,
     DRAINED,
     ENDED,
     NEEDS_ARRIVALS,
+    NEEDS_OBSERVER,
     NEEDS_ROUTE,
     NO_REASON,
     NONE,
     REACHED,
     Fleet,
-    RouterState,
+    RouterView,
 )
-from sim.signatures import FLEET_TYPE, ROUTER_STATE_TYPE
+from sim.signatures import FLEET_TYPE, VIEW_TYPE
 
 
 @verb
@@ -85,7 +87,7 @@ def must_ask_python(fleet: Fleet, i: int) -> bool:
 
 
 @verb
-def arrive(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
+def arrive(fleet: Fleet, choose: Any, observe: Any, view: RouterView, i: int) -> bool:
     """Lets request `i` in: refuses it, keeps it until a replica is ready, or sends it to one."""
     clock = fleet.clock[0]
     count_arrival(fleet)
@@ -99,11 +101,11 @@ def arrive(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
     if clock.num_offered == 0:
         append_unrouted(fleet, i)
         return True
-    return route(fleet, choose, state, i)
+    return route(fleet, choose, observe, view, i)
 
 
-@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.float64))
-def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> int:
+@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, OBSERVE_TYPE, VIEW_TYPE, nb.types.float64))
+def run_until(fleet: Fleet, choose: Any, observe: Any, view: RouterView, until_s: float) -> int:
     """Runs every step, scrape and arrival before `until_s`; returns early, with the reason, when Python has to act."""
     clock = fleet.clock[0]
     while True:
@@ -112,6 +114,10 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
                 return NEEDS_ARRIVALS
             if clock.num_to_come + clock.num_in_system == 0:
                 return ENDED
+        if clock.observes and not has_room(fleet, clock.most_noted):
+            if clock.routes_in_python:
+                return NEEDS_OBSERVER
+            tell(fleet, observe, view)
         r = next_to_end(fleet)
         step_ends_at_s, arrives_at_s = fleet.next_end_at_s[r], next_arrival_at_s(fleet)
         now_s = min(step_ends_at_s, arrives_at_s, clock.next_scrape_at_s)
@@ -131,5 +137,5 @@ def run_until(fleet: Fleet, choose: Any, state: RouterState, until_s: float) -> 
             i = appear(fleet)
             if must_ask_python(fleet, i):
                 return NEEDS_ROUTE
-            if not arrive(fleet, choose, state, i):
+            if not arrive(fleet, choose, observe, view, i):
                 return BAD_ROUTE

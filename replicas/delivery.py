@@ -15,7 +15,8 @@ from replicas.speculation import count_accepted, count_forced, grows_unevenly, l
 from sim.coming import note_end
 from sim.compiled import loop, rare, verb
 from sim.metrics import itl_bin
-from sim.records import CALENDAR, CATCHING_UP, EXPECTED, FINISHED, GONE, NONE, SURPLUS, WAITING, Fleet
+from sim.observing import note
+from sim.records import CALENDAR, CATCHING_UP, ENDED_ON, EXPECTED, FINISHED, FIRST_TOKEN, GONE, NONE, SURPLUS, WAITING, Fleet
 from sim.signatures import FLEET_TYPE
 
 
@@ -54,6 +55,7 @@ def deliver_first(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     if np.isnan(request.first_token_at_s):
         request.first_token_at_s = now_s
         replica.tokens_before_first -= request.num_prompt_tokens
+        note(fleet, FIRST_TOKEN, r, i, request.num_cached_tokens)
     else:
         count_gaps(fleet, replica.pool, now_s - request.last_token_at_s, 1)
     request.last_token_at_s = now_s
@@ -161,6 +163,7 @@ def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
 def leave(fleet: Fleet, r: int, i: int, status: int, now_s: float) -> None:
     """Takes request `i` off replica `r` for good."""
     count_in_flight(fleet, r, i, -1)
+    note(fleet, ENDED_ON, r, i, fleet.requests[slot_of(fleet, i)].num_generated_tokens, status)
     end(fleet, i, status, now_s)
 
 

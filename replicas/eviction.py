@@ -11,7 +11,8 @@ from replicas.gateway import append_unrouted
 from replicas.queues import look_from_the_front, next_waiting, own_line, sequence_of, slot_of
 from replicas.speculation import forget_steps
 from sim.compiled import loop, verb
-from sim.records import DECODING, FAILED, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
+from sim.observing import note
+from sim.records import CLEARED, DECODING, ENDED_ON, FAILED, LAST_TOKEN, NONE, SURPLUS, UNROUTED, Fleet
 from sim.signatures import FLEET_TYPE
 
 
@@ -35,6 +36,7 @@ def evict_one(fleet: Fleet, r: int, i: int, requeue: bool, reason: int) -> None:
     sequence_of(fleet, i).last_planned_step = NONE
     if requeue:
         count_in_flight(fleet, r, i, -1)
+        note(fleet, ENDED_ON, r, i, request.num_generated_tokens)
         request.phase = UNROUTED
         append_unrouted(fleet, i)
     else:
@@ -65,6 +67,7 @@ def clear(fleet: Fleet, r: int) -> None:
         fleet.lore[r, k].grammar_ready_at_s, fleet.lore[r, k].adapter_step = np.inf, NONE
     if fleet.engines[replica.pool].enable_prefix_caching:
         fill_pool(fleet, r)
+    note(fleet, CLEARED, r, NONE, 0)
 
 
 @loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean, nb.types.int64))

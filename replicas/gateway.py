@@ -5,11 +5,14 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from replicas.block_keys import write_keys
 from replicas.delivery import count_in_flight, end
 from replicas.engine import enqueue, longest_answer
-from replicas.queues import append, client_of, remove, slot_of
+from replicas.queues import append, client_of, remove, sequence_of, slot_of
 from replicas.rate_limit import level_at, most_tokens, reserve
+from sim.bundle_types import first_of
 from sim.compiled import loop, rare, verb
+from sim.observing import next_event, note
 from sim.records import (
     FAILED,
     NO_REASON,
@@ -22,13 +25,14 @@ from sim.records import (
     OVER_RATE_LIMIT,
     OVER_TTFT,
     REJECTED,
+    SENT,
     UNROUTED,
     Fleet,
-    RouterState,
+    RouterView,
 )
-from sim.signatures import FLEET_TYPE, ROUTER_SIGNATURE, ROUTER_STATE_TYPE
+from sim.signatures import CHOOSE_SIGNATURE, FLEET_TYPE, OBSERVE_SIGNATURE, VIEW_TYPE
 
-CHOOSE_TYPE = nb.types.FunctionType(ROUTER_SIGNATURE)
+CHOOSE_TYPE, OBSERVE_TYPE = nb.types.FunctionType(CHOOSE_SIGNATURE), nb.types.FunctionType(OBSERVE_SIGNATURE)
 
 
 @verb
@@ -158,13 +162,40 @@ def offer(fleet: Fleet, i: int) -> None:
 @verb
 def ask(fleet: Fleet, i: int) -> None:
     """Shows the router request `i`, without how long its answer will be."""
-    asking, request = fleet.asking[0], fleet.requests[slot_of(fleet, i)]
+    asking, request, clock = fleet.asking, fleet.requests[slot_of(fleet, i)], fleet.clock[0]
+    kind = fleet.classes[request.class_id]
     asking.id, asking.arrived_at_s = i, request.arrived_at_s
     asking.num_prompt_tokens, asking.class_id = request.num_prompt_tokens, request.class_id
+    asking.priority, asking.adapter, asking.model, asking.max_tokens = kind.priority, kind.adapter, kind.model, kind.max_tokens
+    fleet.times.now_s = clock.now_s
+    fleet.times.scraped_at_s = clock.scraped_at_s if clock.scrape_interval_s > 0 else clock.now_s
+    if clock.sees_sessions:
+        asking.session = sequence_of(fleet, i).session
+    if clock.key_block_size > 0:
+        clock.num_keys = write_keys(fleet, i, clock.key_block_size, fleet.keys)
+
+
+@rare
+def tell(fleet: Fleet, observe: Any, view: RouterView) -> None:
+    """Tells the router all that it has not been told yet."""
+    while fleet.clock[0].num_told < fleet.clock[0].num_noted:
+        next_event(fleet)
+        observe(view)
+
+
+@loop(CHOOSE_SIGNATURE)
+def choose_in_python(view: RouterView) -> int:
+    """Stands where a compiled router would, and is never asked."""
+    return NONE
+
+
+@loop(OBSERVE_SIGNATURE)
+def observe_nothing(view: RouterView) -> None:
+    """Stands where what observes for a compiled router would."""
 
 
 @verb
-def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
+def route(fleet: Fleet, choose: Any, observe: Any, view: RouterView, i: int) -> bool:
     """Has the router choose among the offered replicas and sends request `i` there, which may answer that it is full.
 
     Returns:
@@ -176,7 +207,9 @@ def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
         clock.chosen = NONE
     else:
         ask(fleet, i)
-        r = choose(fleet.seen, fleet.offered[: clock.num_offered], fleet.asking, state)
+        if clock.num_told < clock.num_noted:
+            tell(fleet, observe, view)
+        r = choose(first_of(first_of(view, "candidates", clock.num_offered), "keys", clock.num_keys))
     if not is_candidate(fleet, r, i):
         clock.chosen = r
         return False
@@ -207,6 +240,7 @@ def send(fleet: Fleet, r: int, i: int) -> None:
     if np.isnan(request.routed_at_s):
         request.routed_at_s = clock.now_s
     count_in_flight(fleet, r, i, 1)
+    note(fleet, SENT, r, i, request.num_prompt_tokens)
     if clock.scrape_interval_s > 0:
         fleet.clients[r, client_of(fleet, i)].num_new += 1
         seen.num_waiting += 1
@@ -245,8 +279,8 @@ def count_unrouted(fleet: Fleet, i: int, change: int) -> None:
             fleet.unrouted[pool, 2] += change * np.isnan(request.routed_at_s)
 
 
-@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.int64))
-def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int) -> int:
+@loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, OBSERVE_TYPE, VIEW_TYPE, nb.types.int64))
+def route_unrouted(fleet: Fleet, choose: Any, observe: Any, view: RouterView, num_left: int) -> int:
     """Takes the next `num_left` requests that found no replica, oldest first, and sends those that one can serve now.
 
     Returns:
@@ -261,7 +295,7 @@ def route_unrouted(fleet: Fleet, choose: Any, state: RouterState, num_left: int)
         elif clock.routes_in_python and clock.chosen == NONE:
             ask(fleet, clock.unrouted.head)
             return num_left
-        elif not route(fleet, choose, state, pop_unrouted(fleet)):
+        elif not route(fleet, choose, observe, view, pop_unrouted(fleet)):
             return -1
         num_left -= 1
     return 0

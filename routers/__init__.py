@@ -1,8 +1,8 @@
 """Routers: which ready replica gets a request.
 
-A router is one function `(loads, candidates, request, state) -> slot`: `loads[r]` is what replica `r` last showed (LOAD),
-`candidates` the slots that take requests, `request[0]` the request without its output length (REQUEST_VIEW), `state` the
-router's own memory (RouterState). Adding one: a file like `least_loaded.py`, and a line below.
+A router is one function `view -> slot`. Of the view (`sim.records.RouterView`), `loads[r]` is what replica `r` last showed,
+`candidates` are the slots that take requests, `request` is the request without its output length, `options` are the router's by
+name, `memory` is its own. Adding one: a file like `least_loaded.py`, and a line below.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,16 @@ import numpy as np
 from routers.options import DrawnChoices, NoOptions, VllmClients
 from sim.params import Params
 from sim.randomness import stream
-from sim.records import CLIENT, RouterState, records
+from sim.records import EVENT_NAMES, RouterView
+from sim.routing import Routing, new_view
 
-Choose = Callable[[Any, Any, Any, RouterState], int]
+Choose = Callable[[RouterView], int]
+Observe = Callable[[RouterView], None]
 
 
 @dataclass(frozen=True)
 class RouterKind:
-    """A router and what a config may set of it.
+    """A router, what a config may set of it, and what it asks to see.
 
     The router is a function, or named: the module that has it as `choose` is imported for a run, as reading a config needs none
     of the compiled code.
@@ -36,6 +38,28 @@ class RouterKind:
     """Whether it counts what it has sent itself, and so gives equal replicas equal shares, however old the loads."""
     draws_always: bool = False
     """Whether it draws a random number at every request, not only among equals."""
+    memory: Any = "i8"
+    """The dtype of what it remembers, `view.memory`; zero at first."""
+    memory_size: Callable[[int, Any], int] = lambda num_slots, options: 16
+    """(most replicas, its options) -> entries of its memory."""
+    key_block_size: Callable[[Any], int] = lambda options: 0
+    """its options -> tokens of the blocks whose keys are `view.keys`; 0 = it is shown none. Prompts that have the tokens of
+    their first n blocks in common have n keys in common. Those of an engine's cache are the same if its blocks are as long."""
+    sees_sessions: bool = False
+    """Whether it asks for `view.request.session`."""
+    observe: Observe | None = None
+    """What it is told of, as `view.event` (`sim.records.EVENT`), in order, before it next has to choose."""
+    observes: tuple[str, ...] = ()
+    """Of which events: sent, first_token, ended, cached, evicted, cleared."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.observes if name not in EVENT_NAMES]
+        if unknown:
+            raise ValueError(f"observes {unknown[0]!r}, which is none of {', '.join(EVENT_NAMES)}")
+        if bool(self.observes) != (self.observe is not None):
+            raise ValueError("observes events without a function `observe`, or has one and observes none")
+        if self.observe is not None and is_compiled(self.choose) != is_compiled(self.observe):
+            raise ValueError("has one function that is compiled and one in plain Python; both must be alike")
 
     @property
     def choose(self) -> Choose:
@@ -49,30 +73,31 @@ class RouterKind:
 KINDS: dict[str, RouterKind] = {
     "least_loaded": RouterKind("routers.least_loaded"),
     "least_tokens": RouterKind("routers.least_tokens"),
-    "power_of_d_choices": RouterKind("routers.power_of_d_choices", DrawnChoices, draws_always=True),
+    "power_of_d_choices": RouterKind(
+        "routers.power_of_d_choices", DrawnChoices, draws_always=True, memory_size=lambda num_slots, options: num_slots
+    ),
     "random": RouterKind("routers.random", sees_load=False, balances=False, draws_always=True),
     "round_robin": RouterKind("routers.round_robin", sees_load=False),
-    "vllm": RouterKind("routers.vllm", VllmClients),
+    "vllm": RouterKind("routers.vllm", VllmClients, memory_size=lambda num_slots, options: options.num_clients),
     "vllm_old": RouterKind("routers.vllm_old"),
 }
 
 
-def new_state(seed: int, num_slots: int, options: Params | None = None) -> RouterState:
-    """Returns a router's empty memory for a fleet of `num_slots`; options go in, in the order they are declared."""
-    chosen = dict(options or NoOptions())
-    num_clients = chosen.get("num_clients", 1)
-    state = RouterState(
-        random=stream(seed, "router").integers(1, 2_000_000_000, size=2),
-        drawn=np.zeros(max(num_slots, 1), np.int64),
-        memory=np.zeros(max(16, num_clients), np.int64),
-        options=np.zeros(16),
-        clients=records(CLIENT, max(num_slots, 1), num_clients),
+def start(kind: RouterKind, num_slots: int, seed: int, options: Params | None = None) -> Routing:
+    """Returns a router that remembers nothing yet, for a fleet of at most `num_slots` replicas at a time."""
+    options = options or kind.options()
+    num_slots = max(num_slots, 1)
+    view = new_view(
+        num_slots,
+        stream(seed, "router").integers(1, 2_000_000_000, size=2),
+        np.zeros(max(1, kind.memory_size(num_slots, options)), kind.memory),
+        options,
+        getattr(options, "num_clients", 1),
     )
-    values = [float(value) for value in chosen.values()]
-    state.options[: len(values)] = values
-    return state
+    observes = sum(1 << EVENT_NAMES.index(name) for name in kind.observes)
+    return Routing(kind.choose, view, kind.observe, observes, kind.key_block_size(options), kind.sees_sessions, options)
 
 
-def is_compiled(choose: Choose) -> bool:
+def is_compiled(function: Any) -> bool:
     """Tells whether a router is compiled; a plain function is asked in Python, at every request."""
-    return hasattr(choose, "nopython_signatures")
+    return hasattr(function, "nopython_signatures")

@@ -4,7 +4,7 @@ from typing import Any
 
 from routers.pick import pick_lowest, router
 from sim.compiled import verb
-from sim.records import RouterState
+from sim.records import RouterView
 
 
 @verb
@@ -14,6 +14,6 @@ def num_requests(load: Any, request: Any) -> int:
 
 
 @router
-def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+def choose(view: RouterView) -> int:
     """Sends each request to the replica with the fewest requests, however long they are; ties are drawn among."""
-    return pick_lowest(num_requests, loads, candidates, request, state)
+    return pick_lowest(num_requests, view)

@@ -4,7 +4,7 @@ from typing import Any
 
 from routers.pick import pick_lowest, router
 from sim.compiled import verb
-from sim.records import RouterState
+from sim.records import RouterView
 
 
 @verb
@@ -17,6 +17,6 @@ def outstanding_tokens(load: Any, request: Any) -> int:
 
 
 @router
-def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+def choose(view: RouterView) -> int:
     """Sends each request where the fewest tokens are outstanding; ties are drawn among."""
-    return pick_lowest(outstanding_tokens, loads, candidates, request, state)
+    return pick_lowest(outstanding_tokens, view)

@@ -6,32 +6,35 @@ policy without ties is the same function of the loads in every run.
 
 from typing import Any
 
-from routers import Choose
-from sim.compiled import loop, verb
-from sim.records import RouterState
-from sim.signatures import ROUTER_SIGNATURE
+from sim.compiled import F, loop, verb
+from sim.records import RouterView
 
 
-def router(function: Choose) -> Choose:
-    """Compiles a router with the one signature that the data plane calls; its cache serves every process."""
-    return loop(ROUTER_SIGNATURE)(function)
+def router(function: F) -> F:
+    """Has a router, or what observes for it, compiled when it is first needed, for the memory and options that it declares.
+
+    Its cache serves every process.
+    """
+    return loop()(function)
 
 
 @verb
-def random_below(state: RouterState, n: int) -> int:
+def random_below(view: RouterView, n: int) -> int:
     """Returns a seeded draw from 0 to n - 1.
 
     Source: L'Ecuyer (1988), Efficient and portable combined random number generators, CACM 31(6): period 2.3e18, and
     nothing overflows 64 bits, compiled or not.
     """
-    state.random[0] = 40014 * state.random[0] % 2147483563
-    state.random[1] = 40692 * state.random[1] % 2147483399
-    return (state.random[0] - state.random[1]) % 2147483562 % n
+    random = view.random
+    random[0] = 40014 * random[0] % 2147483563
+    random[1] = 40692 * random[1] % 2147483399
+    return (random[0] - random[1]) % 2147483562 % n
 
 
 @verb
-def pick_lowest(score: Any, loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+def pick_lowest(score: Any, view: RouterView) -> int:
     """Returns the candidate whose `score(load, request)` is lowest; ties are drawn among. O(candidates), in one pass."""
+    loads, candidates, request = view.loads, view.candidates, view.request
     best, num_ties = 0, 1
     lowest = score(load_of(loads, candidates[0]), request)
     for k in range(1, candidates.size):
@@ -40,11 +43,20 @@ def pick_lowest(score: Any, loads: Any, candidates: Any, request: Any, state: Ro
             num_ties = num_ties + 1 if found == lowest else 1
             if num_ties == 1:
                 best, lowest = k, found
-    for _ in range(random_below(state, num_ties) if num_ties > 1 else 0):
+    for _ in range(random_below(view, num_ties) if num_ties > 1 else 0):
         best += 1
         while score(load_of(loads, candidates[best]), request) != lowest:
             best += 1
     return candidates[best]
+
+
+@verb
+def is_candidate(view: RouterView, r: int) -> bool:
+    """Tells whether replica `r` takes the request that is to be routed. O(candidates)."""
+    for candidate in view.candidates:
+        if candidate == r:
+            return True
+    return False
 
 
 @verb

@@ -4,7 +4,7 @@ from typing import Any
 
 from routers.pick import router
 from sim.compiled import verb
-from sim.records import RouterState
+from sim.records import RouterView
 
 
 @verb
@@ -21,7 +21,7 @@ def num_waiting_for(load: Any, clients: Any, c: int) -> int:
 
 
 @router
-def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+def choose(view: RouterView) -> int:
     """Sends each request to the lowest of max(clients * own in flight, waiting + running), queues weighing more as KV fills.
 
     Ties go to the first in a scan whose start differs from client to client and moves on with every request of the client.
@@ -29,14 +29,15 @@ def choose(loads: Any, candidates: Any, request: Any, state: RouterState) -> int
 
     Source: `DPLBAsyncMPClient.get_core_engine_for_request`.
     """
-    num_clients = state.clients.shape[1]
-    c = request[0].id % num_clients
-    start = (candidates.size * c // num_clients + state.memory[c]) % candidates.size
-    state.memory[c] += 1
+    loads, candidates = view.loads, view.candidates
+    num_clients = view.clients.shape[1]
+    c = view.request.id % num_clients
+    start = (candidates.size * c // num_clients + view.memory[c]) % candidates.size
+    view.memory[c] += 1
     best, best_score = -1, float("inf")
     for k in range(start, start + candidates.size):
         r = candidates[k if k < candidates.size else k - candidates.size]
-        load, own = loads[r], state.clients[r]
+        load, own = loads[r], view.clients[r]
         num_waiting = num_waiting_for(load, own, c)
         kv_usage = 1.0 - load.num_free_blocks / load.num_usable_blocks
         score = max(float(num_clients * own[c].num_inflight), float(num_waiting + load.num_running))

@@ -69,6 +69,7 @@ def appear(fleet: Fleet) -> int:
     request.class_id = coming.class_id
     sequence = fleet.sequences[i & (fleet.sequences.size - 1)]
     sequence.first_segment, sequence.num_segments = coming.first_segment, coming.num_segments
+    sequence.session = coming.session
     sequence.num_drafts = sequence.num_placeholders = sequence.may_decode_at = 0
     sequence.last_planned_step = NONE
     return i

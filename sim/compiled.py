@@ -187,9 +187,15 @@ def raising(function: Callable[..., Any], *arguments: Any) -> Any:
 class Pointer(nb.types.WrapperAddressProtocol):
     """A compiled function as an address, looked up once rather than at every call that passes it on."""
 
-    def __init__(self, function: Any, signature: Any) -> None:
-        compiled = function.get_compile_result(signature)
-        self.function, self._signature = function, signature  # the function must live as long as its address is used
+    def __init__(self, function: Any, own: Any, signature: Any) -> None:
+        """Takes a function, its own signature, for which it is compiled if need be, and the one as which it is passed on.
+
+        The function must live as long as its address is used.
+        """
+        if own.args not in function.overloads:
+            function.compile(own)
+        compiled = function.overloads[own.args]
+        self.function, self._signature = function, signature
         self._address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
 
     def __wrapper_address__(self) -> int:

@@ -129,6 +129,7 @@ def check(
     _equal(8, "gaps between tokens", int(fleet.itl_counts.sum()), audit.num_gaps)
     _close(8, "sum of all gaps", float(fleet.itl_sums[:, 0].sum()), audit.gaps_s)
     _close(9, "Little's law: integral of requests in the system", audit.request_s, audit.sojourn_s + in_flight_s)
+    _equal(10, "events that the router was not told of", int(clock.num_lost_events), 0)
     _equal(10, "policies that saw the future undeclared", num_undeclared_oracles + audit.num_future_scrapes, 0)
     _equal(10, "output lengths a router can see", int("num_output_tokens" in (REQUEST_VIEW.names or ())), 0)
     for pool, gpu_s in zip(pools, lifetimes_gpu_s, strict=True):

@@ -47,6 +47,7 @@ ARRIVAL = np.dtype(
         ("num_segments", "i8"),  # 0 = no token is shared with anybody
         ("follows", "i8"),  # how many rows before this one the request is that it follows; 0 = it follows none
         ("delay_s", "f8"),  # from the end of that one to the arrival of this one: a think time
+        ("session", "i8"),  # the conversation that it belongs to, a number from 1; 0 = none
     ],
     align=True,
 )
@@ -69,6 +70,7 @@ COMING = np.dtype(
         ("follows", "i4"),
         ("first_follower", "i4"),  # head of the list of those that wait for its end
         ("next", "i4"),  # in such a list; -1 at the end
+        ("session", "i4"),
         ("class_id", "i2"),
         ("state", "i1"),
     ],
@@ -95,10 +97,36 @@ REQUEST_VIEW = np.dtype(
         ("arrived_at_s", "f8"),
         ("num_prompt_tokens", "i8"),
         ("class_id", "i8"),
+        ("session", "i8"),  # the conversation that it belongs to; 0 = none, or the router does not ask for it
+        ("priority", "i8"),  # what its class asks for, as in CLASS
+        ("adapter", "i8"),
+        ("model", "i8"),
+        ("max_tokens", "i8"),
     ],
     align=True,
 )
 """What a router may know of a request. The output length is not here: a policy sees no future."""
+
+TIMES = np.dtype([("now_s", "f8"), ("scraped_at_s", "f8")], align=True)
+"""When a router is asked, and of when the loads are that it sees: of now, if it sees them live."""
+
+# What a router may observe (EVENT.what), and what else an event tells then.
+SENT, FIRST_TOKEN, ENDED_ON, CACHED, EVICTED, CLEARED = (1 << bit for bit in range(6))
+EVENT_NAMES = ("sent", "first_token", "ended", "cached", "evicted", "cleared")
+
+EVENT = np.dtype(
+    [
+        ("at_s", "f8"),
+        ("key", "u8"),  # CACHED, EVICTED: of the block, in the engine's block size
+        ("request", "i8"),  # SENT, FIRST_TOKEN, ENDED_ON: its id, else -1
+        ("replica", "i4"),  # its slot
+        ("num_tokens", "i4"),  # SENT: of the prompt; FIRST_TOKEN: of it, those found in the cache; ENDED_ON: of the answer
+        ("what", "i1"),
+        ("status", "i1"),  # ENDED_ON: how (STATUS_NAMES); IN_FLIGHT = it left this replica, and not the system
+    ],
+    align=True,
+)
+"""Something that happened at a replica. Equal blocks are cached and evicted each for itself; CLEARED: its cache is empty."""
 
 REQUEST = np.dtype(
     [
@@ -148,6 +176,7 @@ SEQUENCE = np.dtype(
         ("num_keyed", "i4"),  # blocks whose keys are known
         ("key", "u8"),  # of the last of them
         ("num_found", "i4"),  # blocks in the cache, when its queue was last sorted by that
+        ("session", "i4"),  # the conversation that it belongs to
         # queue
         ("place", "i8"),  # while it waits, where requests wait in several lines: those with a lower one go first
         # blocks
@@ -427,13 +456,21 @@ CLOCK = np.dtype(
         ("num_time_reversals", "i8"),  # invariant 2; stays 0
         ("num_events", "i8"),
         ("num_segments", "i8"),  # segments below this are in their ring
+        ("observes", "i8"),  # what the router is told of: a sum of SENT, FIRST_TOKEN, ...
+        ("num_noted", "i8"),  # events that it was, or is to be, told of
+        ("num_told", "i8"),  # those it was told of
+        ("most_noted", "i8"),  # at one step's end
+        ("num_lost_events", "i8"),  # stays 0
+        ("key_block_size", "i8"),  # of the blocks whose keys it is shown; 0 = none
+        ("num_keys", "i8"),  # shown with the request now being routed
+        ("sees_sessions", "i8"),
     ],
     align=True,
 )
 
 
 # Why the data plane came back to Python.
-REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE, WOKEN = range(7)
+REACHED, ENDED, NEEDS_ARRIVALS, NEEDS_ROUTE, DRAINED, BAD_ROUTE, WOKEN, NEEDS_OBSERVER = range(8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +484,11 @@ class Fleet(Bundle):
     never_sent: Annotated[Any, "i8", 1]  # (num_classes,) rows that never arrive
     blank: Annotated[Any, REQUEST, 1]  # (1,) a request that nothing has happened to yet
     requests: Annotated[Any, REQUEST, 1]  # (power of two,) a ring over the ids in flight
-    asking: Annotated[Any, REQUEST_VIEW, 1]  # (1,) the request now being routed
+    asking: Annotated[Any, REQUEST_VIEW, 0]  # the request now being routed
+    times: Annotated[Any, TIMES, 0]  # when that is
+    keys: Annotated[Any, "u8", 1]  # (longest prompt seen so far, in blocks,) of its whole blocks
+    event: Annotated[Any, EVENT, 0]  # the one that the router is now told of
+    events: Annotated[Any, EVENT, 1]  # (power of two,) a ring over those noted and not yet told
     replicas: Annotated[Any, REPLICA, 1]  # (num_slots,)
     loads: Annotated[Any, LOAD, 1]  # (num_slots,)
     seen: Annotated[Any, LOAD, 1]  # (num_slots,) the router's copy; the same array as `loads` when nothing is stale
@@ -484,14 +525,29 @@ CALENDAR_PADDING = 16
 
 
 @dataclass(frozen=True, eq=False)
-class RouterState(Bundle):
-    """A router's memory between requests."""
+class RouterView(Bundle):
+    """All that a router sees when it is asked for a request or told of an event, and what it remembers.
 
-    random: Annotated[Any, "i8", 1]  # (2,) the state of its own random numbers
-    drawn: Annotated[Any, "i8", 1]  # (num_slots,) scratch for the candidates drawn for one request
-    memory: Annotated[Any, "i8", 1]  # (16 or one an API server,) whatever a policy remembers; zero at first
-    options: Annotated[Any, "f8", 1]  # (16,) the policy's parameters
+    The data plane and it share the arrays; a field more changes no router.
+    """
+
+    candidates: Annotated[Any, "i8", 1]  # (how many there are,) slots of the replicas that take this request
+    request: Annotated[Any, REQUEST_VIEW, 0]
+    loads: Annotated[Any, LOAD, 1]  # (num_slots,) what replica `r` last showed
+    times: Annotated[Any, TIMES, 0]
+    keys: Annotated[Any, "u8", 1]  # (whole blocks of the prompt,) for a router that declares `key_block_size`
+    event: Annotated[Any, EVENT, 0]  # for `observe`
+    random: Annotated[Any, "i8", 1]  # (2,) the state of its own random numbers (`routers.pick.random_below`)
     clients: Annotated[Any, CLIENT, 2]  # (num_slots, API servers) what each of them has sent; the data plane keeps it
+    memory: Annotated[Any, None, 1]  # (memory_size,) of the dtype that it declares, zero at first
+    options: Annotated[Any, None, 0]  # by name, as the config gives them
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type for which its router is compiled."""
+        from sim.signatures import view_type  # here: reading records needs no compiler
+
+        return view_type(self.memory.dtype, self.options.dtype)
 
 
 def records(dtype: np.dtype[Any], *shape: int) -> Any:

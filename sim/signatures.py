@@ -1,14 +1,27 @@
 """The types by which compiled functions take records: apart from the records, for which nothing has to be compiled."""
 
+from functools import cache
+from typing import Any
+
 import numba as nb
 
 from sim.bundle_types import BundleType
-from sim.records import LOAD, REQUEST_VIEW, Fleet, RouterState
+from sim.records import Fleet, RouterView
 
 FLEET_TYPE = BundleType(Fleet)
-ROUTER_STATE_TYPE = BundleType(RouterState)
-LOADS_TYPE = nb.types.Array(nb.from_dtype(LOAD), 1, "C")
-ROUTER_SIGNATURE = nb.types.int64(
-    LOADS_TYPE, nb.types.int64[::1], nb.types.Array(nb.from_dtype(REQUEST_VIEW), 1, "C"), ROUTER_STATE_TYPE
-)
-"""(loads, candidates, asking, state) -> the chosen slot, one of `candidates`."""
+
+
+@cache
+def view_type(memory: Any, options: Any) -> BundleType:
+    """Returns the type of a router's view, for the dtypes of its memory and of its options."""
+    return BundleType(RouterView, memory=memory, options=options)
+
+
+VIEW_TYPE = view_type("u1", "u1")
+"""A view as those see it who only pass it on: its memory and options are bytes to them."""
+
+CHOOSE_SIGNATURE = nb.types.int64(VIEW_TYPE)
+"""A router: view -> the chosen slot, one of its `candidates`."""
+
+OBSERVE_SIGNATURE = nb.types.void(VIEW_TYPE)
+"""Who tells a router what happens: view, of which `event` is what it is told."""

@@ -23,9 +23,9 @@ from sim.records import (
     CALENDAR,
     CALENDAR_PADDING,
     CLASS,
-    CLIENT,
     CLOCK,
     COMING,
+    EVENT,
     GONE,
     GROWTH,
     LINE,
@@ -37,7 +37,6 @@ from sim.records import (
     OVER,
     REPLICA,
     REQUEST,
-    REQUEST_VIEW,
     SEGMENT,
     SEQUENCE,
     TIMED,
@@ -45,6 +44,7 @@ from sim.records import (
     Fleet,
     records,
 )
+from sim.routing import Routing, new_view
 from sim.signatures import FLEET_TYPE
 
 _SMALLEST_RING = 1 << 12
@@ -59,8 +59,8 @@ def new_fleet(
     scrape_interval_s: float = 0.0,
     classes: Any = None,
     max_concurrency: int = NO_LIMIT,
-    clients: Any = None,
     max_follows: int = 0,
+    routing: Routing | None = None,
 ) -> Fleet:
     """Returns a fleet of `num_slots` empty, closed replicas and no requests.
 
@@ -71,8 +71,8 @@ def new_fleet(
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         max_concurrency: requests that the client has in flight at most.
-        clients: (num_slots, API servers) CLIENT records; None = one API server.
         max_follows: most rows of the traffic from a request to one that follows it; 0 = none follows another.
+        routing: whose view the fleet fills; None = nobody's.
     """
     classes = records(CLASS, 1) if classes is None else classes
     caching = engines[engines["enable_prefix_caching"] > 0]
@@ -82,7 +82,9 @@ def new_fleet(
     lines = records(LINE, num_slots, num_lines)
     lines["queue"]["head"] = lines["queue"]["tail"] = NONE
     lines["last_inserted"] = lines["last_passed_by"] = NONE
-    has_sequences = len(caching) > 0 or bool(is_uneven.any()) or num_lines > 1
+    routing = routing or Routing(lambda view: NONE, new_view(num_slots, [1, 1], np.zeros(1, np.int64)))
+    view = routing.view
+    has_sequences = len(caching) > 0 or bool(is_uneven.any()) or num_lines > 1 or routing.sees_content
     num_blocks = int(caching["num_usable_blocks"].max(initial=0))
     num_rows = int(caching["max_num_seqs"].max(initial=0))
     longest = int((np.minimum(caching["max_model_len"] // caching["block_size"], caching["num_usable_blocks"])).max(initial=0))
@@ -94,12 +96,13 @@ def new_fleet(
     clock.max_concurrency, clock.max_follows = max_concurrency, max_follows
     clock.scrape_interval_s = scrape_interval_s
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
+    clock.observes, clock.key_block_size, clock.sees_sessions = routing.observes, routing.key_block_size, routing.sees_sessions
+    clock.most_noted = _most_noted(engines)
     replicas = records(REPLICA, num_slots)
     for name in ("running", "free_blocks"):
         replicas[name]["head"] = replicas[name]["tail"] = NONE
     replicas["machine"] = NONE
-    loads = records(LOAD, num_slots)
-    ready = np.full(num_slots, NONE)
+    ready = view.candidates if engines.size == 1 else np.full(num_slots, NONE)
     num_leaves = 1 << (num_slots - 1).bit_length()
     return Fleet(
         clock=clock,
@@ -109,10 +112,14 @@ def new_fleet(
         never_sent=np.zeros(classes.size, np.int64),
         blank=_blank_request(),
         requests=records(REQUEST, _SMALLEST_RING),
-        asking=records(REQUEST_VIEW, 1),
+        asking=view.request,
+        times=view.times,
+        keys=view.keys,
+        event=view.event,
+        events=records(EVENT, 1 << (2 * int(clock[0].most_noted)).bit_length() if routing.observes else 1),
         replicas=replicas,
-        loads=loads,
-        seen=records(LOAD, num_slots) if scrape_interval_s > 0 else loads,
+        loads=records(LOAD, num_slots) if scrape_interval_s > 0 else view.loads,
+        seen=view.loads,
         sequences=records(SEQUENCE, _SMALLEST_RING if has_sequences else 1),
         segments=records(SEGMENT, 1),
         classes=classes,
@@ -130,13 +137,23 @@ def new_fleet(
         sent=np.zeros(engines.size, np.int64),
         unrouted=np.zeros((engines.size, 3), np.int64),
         ready=ready,
-        offered=ready if engines.size == 1 else np.full(num_slots, NONE),
+        offered=view.candidates,
         next_end_at_s=np.full(num_leaves, np.inf),
         earliest=_winner_tree(num_leaves),
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),
         itl_sums=np.zeros((engines.size, 3)),
-        clients=records(CLIENT, num_slots, 1) if clients is None else clients,
+        clients=view.clients,
     )
+
+
+def _most_noted(engines: Any) -> int:
+    """Returns more events than a step's end and what is planned then can bring about.
+
+    Each running request may get its first token and end, and each block be taken and filled, once for each step that is
+    planned, in all engines that step together.
+    """
+    each = 2 * (engines["max_num_seqs"] + engines["num_usable_blocks"]) + 1
+    return int((each * (engines["num_stages"] + 2) * np.maximum(engines["num_together"], 1)).max())
 
 
 def _lines(engines: Any, classes: Any) -> Any:
@@ -227,7 +244,7 @@ def _let_in(fleet: Fleet, arrivals: Any) -> None:
         coming = fleet.coming[place_of(fleet, row)]
         coming.due_at_s, coming.delay_s, coming.ended_at_s = arrival.arrived_at_s, arrival.delay_s, NEVER
         coming.num_prompt_tokens, coming.num_output_tokens = arrival.num_prompt_tokens, arrival.num_output_tokens
-        coming.class_id, coming.state = arrival.class_id, TO_COME
+        coming.class_id, coming.state, coming.session = arrival.class_id, TO_COME, arrival.session
         coming.first_segment, coming.num_segments = clock.num_segments, arrival.num_segments
         coming.follows, coming.first_follower, coming.next = arrival.follows, NONE, NONE
         clock.num_segments += arrival.num_segments
@@ -293,9 +310,9 @@ def _grown(fleet: Fleet, num_more: int) -> Fleet:
     num_to_come = int(clock.num_to_come) + num_more
     rows = int(clock.num_forgotten), int(clock.num_loaded)
     ids = int(clock.num_taken), int(clock.num_arrived)
-    fleet = _with_ring(fleet, "coming", rows[1] + num_more - rows[0], rows)
+    fleet = with_ring(fleet, "coming", rows[1] + num_more - rows[0], rows)
     for name in ("requests", "row_of", "sequences")[: 3 if fleet.sequences.size > 1 else 2]:
-        fleet = _with_ring(fleet, name, ids[1] + num_to_come - ids[0], ids)
+        fleet = with_ring(fleet, name, ids[1] + num_to_come - ids[0], ids)
     if num_to_come > fleet.arriving.size:
         heap = _empty_heap(1 << (num_to_come - 1).bit_length())
         heap[: fleet.arriving.size] = fleet.arriving
@@ -303,7 +320,7 @@ def _grown(fleet: Fleet, num_more: int) -> Fleet:
     return fleet
 
 
-def _with_ring(fleet: Fleet, name: str, num_needed: int, numbers: tuple[int, int]) -> Fleet:
+def with_ring(fleet: Fleet, name: str, num_needed: int, numbers: tuple[int, int]) -> Fleet:
     """Returns the fleet with at least `num_needed` places in a ring that holds what has the `numbers` from first to last."""
     ring = getattr(fleet, name)
     if num_needed <= ring.size:

@@ -179,14 +179,10 @@ def run(
     max_replicas = replicas if max_replicas is None else max_replicas
     kind = routers.KINDS[router] if isinstance(router, str) else router
     kind = kind if isinstance(kind, routers.RouterKind) else routers.RouterKind(kind)
-    state = routers.new_state(seed, max_replicas * num_ranks, options or kind.options())
-    choose, ask_python = kind.choose, None
-    if not routers.is_compiled(choose):
-        choose, ask_python = routers.KINDS["random"].choose, choose
-    ask = (choose, state, ask_python)
+    routing = routers.start(kind, max_replicas * num_ranks, seed, options)
     loads = (engines, [max_replicas * num_ranks], NUM_ITL_BINS, scrape_interval_s)
     max_follows = int(arriving["follows"].max(initial=0))
-    parts = (*loads, *ask, classes, contents.segments_of, max_concurrency, max_follows)
+    parts = (*loads, routing, classes, contents.segments_of, max_concurrency, max_follows)
     plane = DataPlane(*parts) if source is None else LivePlane(*parts, sources={0: source})
     spec = PoolSpec(
         name="main",

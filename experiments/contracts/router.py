@@ -10,7 +10,8 @@ from experiments.contracts.checks import unless
 from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
 from routers import Choose, RouterKind
 from sim.params import Params
-from sim.records import FINISHED, LOAD, REQUEST_VIEW, RouterState, records
+from sim.records import FINISHED, LOAD, records
+from sim.routing import Routing
 
 NUM_REPLICAS = 4
 LIVE_OR_STALE_S = (0.0, 1000.0)
@@ -30,71 +31,75 @@ class RouterContract:
         return router if isinstance(router, RouterKind) else RouterKind(router)
 
     def test_chooses_a_candidate_whatever_the_loads(self) -> None:
-        """Any subset of the replicas, in any order."""
-        random, state = np.random.default_rng(1), self._new_state()
+        """Any subset of the replicas, in any order; and whichever prefix a request has, where it is shown that."""
+        random, router = np.random.default_rng(1), self._start()
+        router.make_room(num_keys := 8 if router.key_block_size else 0)
         for _ in range(300):
             candidates = random.permutation(NUM_REPLICAS)[: random.integers(1, NUM_REPLICAS + 1)]
-            chosen = self._ask(busy(random), candidates, state)
+            router.view.keys[:num_keys] = 1 + random.integers(0, 3) + np.arange(num_keys)
+            chosen = self._ask(busy(random), candidates, router, num_keys)
             assert chosen in candidates, f"chose {chosen} of {candidates.tolist()}"
 
     def test_works_with_one_replica(self) -> None:
         """Where there is no choice it is that one, and the requests are served."""
-        assert [self._ask(idle(), [2], self._new_state()) for _ in range(10)] == [2] * 10
+        assert [self._ask(idle(), [2], self._start()) for _ in range(10)] == [2] * 10
         assert (self._through([(0.1 * i, 50, 5) for i in range(20)]).requests.status == FINISHED).all()
 
     def test_same_seed_same_choices(self) -> None:
         """Whatever it draws comes from the state that it is given; one that draws at every request differs by another seed."""
 
         def choices(seed: int) -> list[int]:
-            random, state = np.random.default_rng(2), self._new_state(seed)
-            return [self._ask(busy(random), range(NUM_REPLICAS), state) for _ in range(200)]
+            random, router = np.random.default_rng(2), self._start(seed)
+            return [self._ask(busy(random), range(NUM_REPLICAS), router) for _ in range(200)]
 
         assert choices(seed=7) == choices(seed=7), "the same seed gave other choices"
         if self.kind.draws_always:
             assert choices(seed=7) != choices(seed=8), "another seed gave the same choices"
 
     def test_changes_nothing_but_its_own_memory(self) -> None:
-        """Loads, candidates, the request and its options are only looked at."""
-        random, state = np.random.default_rng(3), self._new_state()
-        loads, candidates, request = busy(random), np.arange(NUM_REPLICAS), records(REQUEST_VIEW, 1)
-        shown = {"loads": loads, "candidates": candidates, "request": request, "state.options": state.options}
-        before = {name: array.tobytes() for name, array in shown.items()}
+        """Loads, candidates, the request, times and options are only looked at."""
+        random, router = np.random.default_rng(3), self._start()
+        router.view.loads[:] = busy(random)
+        view = router.shown(range(NUM_REPLICAS))
+        seen = ("loads", "candidates", "request", "times", "clients", "options")
+        before = {name: getattr(view, name).tobytes() for name in seen}
         for _ in range(100):
-            self.kind.choose(loads, candidates, request, state)
-        changed = [name for name, array in shown.items() if array.tobytes() != before[name]]
+            router.choose(view)
+        changed = [name for name in seen if getattr(view, name).tobytes() != before[name]]
         assert not changed, f"changed {', '.join(changed)}"
 
     def test_counters_grow_by_one_a_request_at_most(self) -> None:
         """So they are far from overflow in the longest run. A router has no memory but the arrays that it was given."""
-        state = self._new_state()
+        router = self._start()
+        unless(router.view.memory.dtype != np.int64, "what it remembers is no plain counters")
         for _ in range(2000):
-            self._ask(idle(), range(NUM_REPLICAS), state)
-        assert abs(state.memory).max() <= 2000, f"2,000 requests made a counter {abs(state.memory).max():,}"
+            self._ask(idle(), range(NUM_REPLICAS), router)
+        assert abs(router.view.memory).max() <= 2000, f"2,000 requests made a counter {abs(router.view.memory).max():,}"
 
     def test_no_random_number_is_drawn_without_a_tie(self) -> None:
         """One replica is better by every measure: whoever draws here makes runs differ that have no reason to."""
         unless(self.kind.draws_always, "it draws at every request")
-        state, loads = self._new_state(), idle()
+        router, loads = self._start(), idle()
         for name in ("num_waiting", "num_running", "num_inflight", "waiting_tokens", "running_tokens"):
             loads[name] = [30, 10, 20, 40]
-        before = state.random.tolist()
+        before = router.view.random.tolist()
         for _ in range(50):
-            self._ask(loads, range(NUM_REPLICAS), state)
-        assert state.random.tolist() == before, "it drew"
+            self._ask(loads, range(NUM_REPLICAS), router)
+        assert router.view.random.tolist() == before, "it drew"
 
     def test_ties_are_spread_over_all_replicas(self) -> None:
         """One request at a time finds four idle replicas: a fair draw gives each 100 of 400, give or take 43 (5 deviations)."""
-        state = self._new_state()
-        choices = [self._ask(idle(), range(NUM_REPLICAS), state) for _ in range(400)]
+        router = self._start()
+        choices = [self._ask(idle(), range(NUM_REPLICAS), router) for _ in range(400)]
         counts = np.bincount(choices, minlength=NUM_REPLICAS)
         assert counts.min() >= 57, f"of 400 requests that found all idle, replicas got {counts.tolist()}"
 
     def test_ties_are_spread_among_the_best_only(self) -> None:
         """Replicas 1 and 3 are idle, the others have ten requests: a router that sees loads uses both, and only them."""
-        state, loads = self._new_state(), idle()
+        router, loads = self._start(), idle()
         for name in ("num_waiting", "num_running", "num_inflight", "waiting_tokens", "running_tokens"):
             loads[name] = [10, 0, 10, 0]
-        choices = {self._ask(loads, range(NUM_REPLICAS), state) for _ in range(100)}
+        choices = {self._ask(loads, range(NUM_REPLICAS), router) for _ in range(100)}
         best = {1, 3} if self.kind.sees_load else {0, 1, 2, 3}
         assert choices == best, f"used {sorted(choices)}, the best are {sorted(best)}"
 
@@ -175,13 +180,12 @@ class RouterContract:
         assert early == {1}, f"while the first was marked overloaded, {sorted(early)} got requests"
         assert later == {0, 1}, f"when both were idle, {sorted(later)} got requests"
 
-    def _new_state(self, seed: int = 1) -> RouterState:
-        return routers.new_state(seed, NUM_REPLICAS, self.options or self.kind.options())
+    def _start(self, seed: int = 1) -> Routing:
+        return routers.start(self.kind, NUM_REPLICAS, seed, self.options)
 
-    def _ask(self, loads: Any, candidates: Any, state: RouterState) -> int:
-        request = records(REQUEST_VIEW, 1)
-        request["num_prompt_tokens"] = 100
-        return int(self.kind.choose(loads, np.asarray(candidates), request, state))
+    def _ask(self, loads: Any, candidates: Any, router: Routing, num_keys: int = 0) -> int:
+        router.view.loads[:], router.view.request.num_prompt_tokens = loads, 100
+        return int(router.choose(router.shown(candidates, num_keys)))
 
     def _through(self, rows: list[tuple[float, int, int]], **fleet: Any) -> Ran:
         return run(arrivals(rows), router=self.kind, options=self.options, **fleet)

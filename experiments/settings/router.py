@@ -6,11 +6,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, SerializeAsAny
 
 import routers
-from routers import Choose, RouterKind, is_compiled
+from routers import RouterKind
 from sim.kinds import KindOf
 from sim.limits import MIN_INTERVAL_S
-from sim.outside import guarded
+from sim.outside import own_code
 from sim.params import Params
+from sim.routing import Routing
 
 
 def _long_enough(seconds: float) -> float:
@@ -38,10 +39,23 @@ class Router(Snapshots):
     options: SerializeAsAny[Params]
 
     @property
-    def choose(self) -> Choose:
-        """The function that routes."""
-        choose: Choose = ROUTER.look_up(self.kind).choose
-        return choose if is_compiled(choose) else guarded(choose)
+    def is_compiled(self) -> bool:
+        """Whether it is compiled; one that is not is asked in Python at every request."""
+        return routers.is_compiled(ROUTER.look_up(self.kind).choose)
+
+    def start(self, num_slots: int, seed: int) -> Routing:
+        """Returns it at work in a fleet of at most `num_slots` replicas at a time."""
+        kind: RouterKind = ROUTER.look_up(self.kind)
+        with own_code(kind.choose):  # its declarations are functions too
+            return routers.start(kind, num_slots, seed, self.options)
+
+
+def _takes(function: Any, *arguments: str) -> bool:
+    try:
+        inspect.signature(getattr(function, "py_func", function)).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class _RouterOf(KindOf):
@@ -60,12 +74,11 @@ class _RouterOf(KindOf):
     def check(self, entry: Any) -> RouterKind:
         if isinstance(entry, RouterKind):
             return entry
-        try:
-            inspect.signature(getattr(entry, "py_func", entry)).bind("loads", "candidates", "request", "state")
-        except (TypeError, ValueError):
-            message = "is neither a function (loads, candidates, request, state) -> slot nor a RouterKind"
-            raise ValueError(message) from None
-        return RouterKind(entry)
+        if _takes(entry, "view"):
+            return RouterKind(entry)
+        if _takes(entry, "loads", "candidates", "request", "state"):
+            raise ValueError("takes (loads, candidates, request, state); a router takes one argument, the view, which has them")
+        raise ValueError("is neither a function (view) -> slot nor a RouterKind")
 
     def write(self, value: Any) -> dict[str, Any]:
         return {

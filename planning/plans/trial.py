@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import routers
 from experiments.settings.router import Router
 from planning.instance import Instance
 from planning.kv import kv_transfer_s
@@ -163,10 +162,6 @@ def simulate(
     Raises:
         InvariantError: our mistake: the books do not agree.
     """
-    choose, ask_python = router.choose, None
-    if not routers.is_compiled(choose):
-        choose, ask_python = routers.KINDS["round_robin"].choose, choose
-    state = routers.new_state(seed, num_replicas, router.options)
     ends = np.cumsum(arriving["num_segments"])  # of each arrival's segments
     next_segments = iter(np.split(segments, ends[CHUNK_ROWS - 1 :: CHUNK_ROWS]) if len(segments) else ())
     plane = DataPlane(
@@ -174,9 +169,7 @@ def simulate(
         [num_replicas],
         NUM_ITL_BINS,
         router.scrape_interval_s,
-        choose,
-        state,
-        ask_python,
+        router.start(num_replicas, seed),
         segments_of=lambda rows: next(next_segments, NO_SEGMENTS),
     )
     for slot in range(num_replicas):

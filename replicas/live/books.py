@@ -12,6 +12,7 @@ import numpy as np
 from replicas.delivery import count_gaps, leave_live
 from replicas.events import set_next_end
 from replicas.live.interface import Scheduled, Step
+from sim.observing import note_first_token
 from sim.records import CATCHING_UP, FAILED, FINISHED, NONE, SERVER_ERROR, WAITING, Fleet
 
 
@@ -172,6 +173,7 @@ class Books:
         if np.isnan(request.first_token_at_s):
             request.first_token_at_s = now_s
             self.replica.tokens_before_first -= int(request.num_prompt_tokens)
+            note_first_token(fleet, self.slot, i, int(request.num_cached_tokens))
             _count_gaps(fleet, pool, 0.0, num_tokens - 1)
         else:
             _count_gaps(fleet, pool, now_s - float(request.last_token_at_s), 1)

@@ -9,7 +9,8 @@ from replicas.live.process import LiveReplica
 from replicas.plane import DataPlane
 from replicas.step_time import step_time
 from sim.metrics import NUM_ITL_BINS
-from sim.records import ARRIVAL, BATCH, ENGINE, FINISHED, SEGMENT, RouterState, records
+from sim.records import ARRIVAL, BATCH, ENGINE, FINISHED, SEGMENT, records
+from sim.routing import Routing
 
 
 class Pair(NamedTuple):
@@ -28,20 +29,19 @@ class Shadow:
     Args:
         engine: (1,) ENGINE, the surrogate's, with the live engine's limits.
         classes: (num_classes,) CLASS.
-        choose: any compiled router: there is one replica to choose.
-        state: its memory.
+        routing: any router: there is one replica to choose.
 
     Attributes:
         pairs: the requests that both have finished, in the order the surrogate was given them.
         steps: (measured, predicted) seconds of each of the live engine's steps.
     """
 
-    def __init__(self, engine: Any, classes: Any, choose: Any, state: RouterState) -> None:
+    def __init__(self, engine: Any, classes: Any, routing: Routing) -> None:
         self._engine = records(ENGINE, 1)
         self._engine[:] = engine
         self._segments: list[Any] = []
         self._plane = DataPlane(
-            self._engine, [1], NUM_ITL_BINS, 0.0, choose, state, classes=classes, segments_of=lambda rows: self._segments.pop()
+            self._engine, [1], NUM_ITL_BINS, 0.0, routing, classes=classes, segments_of=lambda rows: self._segments.pop()
         )
         self._plane.open(0, 0, 0.0)
         self._plane.fleet.clock[0].is_exhausted = 1  # it never waits for more; what comes is loaded when it comes

@@ -10,7 +10,7 @@ from experiments.contracts.fleets import Script, arrivals, run
 from experiments.contracts.router import NUM_REPLICAS
 from routers.pick import router
 from sim.errors import ConfigError
-from sim.records import RouterState
+from sim.records import RouterView
 
 OPTIONS = {"power_of_d_choices": {"d": NUM_REPLICAS}}
 """With as many choices as replicas it sees them all, and has to balance as well as the others."""
@@ -24,7 +24,7 @@ class TestEveryRouter(RouterContract):
 
 
 @router
-def choose_99(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
+def choose_99(view: RouterView) -> int:
     """A compiled router that is wrong."""
     return 99
 
@@ -35,7 +35,7 @@ WRONG_CHOICES = [99, -1, None, "main", 0.5, 1.0, [0], {}]
 @pytest.mark.parametrize("choice", WRONG_CHOICES)
 def test_a_choice_that_is_no_candidate_is_one_clear_line(choice: Any) -> None:
     with pytest.raises(ConfigError) as raised:
-        run(arrivals([(0.0, 10, 1)]), replicas=2, router=lambda loads, candidates, request, state: choice)
+        run(arrivals([(0.0, 10, 1)]), replicas=2, router=lambda view: choice)
     name = "test_a_choice_that_is_no_candidate_is_one_clear_line.<locals>.<lambda>"
     said = f"chose {choice!r} for request 0; the candidates are [0, 1]"
     assert str(raised.value) == f"router {__name__}:{name}: {said}"
@@ -49,7 +49,7 @@ def test_a_compiled_choice_that_is_no_candidate_is_the_same_line() -> None:
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_wrong_choice_for_a_request_that_had_to_wait_is_the_same_line(is_compiled: bool) -> None:
     """No replica is ready before 60 s; the router is asked then."""
-    wrong: Any = choose_99 if is_compiled else lambda loads, candidates, request, state: 99
+    wrong: Any = choose_99 if is_compiled else lambda view: 99
     with pytest.raises(ConfigError, match=r"^router \S+: chose 99 for request 0; the candidates are \[0\]$"):
         run(arrivals([(0.0, 10, 1)]), router=wrong, warm_start=False)
 
@@ -59,7 +59,7 @@ def test_a_closed_replica_is_no_candidate() -> None:
     with pytest.raises(ConfigError, match=r"^router \S+: chose 1 for request \d+; the candidates are \[0\]$"):
         run(
             arrivals([(0.5 * i, 10, 10) for i in range(20)]),
-            router=lambda loads, candidates, request, state: 1,
+            router=lambda view: 1,
             max_replicas=2,
             autoscaler=Script([2, 1]),
             interval_s=2.0,

@@ -5,7 +5,6 @@ Every run checks the twelve invariants itself (`experiments.contracts.fleets.run
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 import routers
 import sim.window
 from experiments.contracts.fleets import Ran
-from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, REJECTED
+from sim.records import DRAIN_TIMEOUT, FAILED, FINISHED, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, REJECTED, RouterView
 from tests.property.strategies import Case, changing_fleets, conversations, steady_fleets
 
 INSTANTS = ("arrived_at_s", "routed_at_s", "scheduled_at_s", "first_token_at_s", "last_token_at_s", "finished_at_s")
@@ -134,18 +133,18 @@ def test_looking_more_often_changes_nothing(case: Case, timeline_interval_s: flo
 def test_a_router_decides_the_same_compiled_or_in_plain_python(case: Case) -> None:
     """The same source, called from the loop or asked by it through Python at every request."""
     kind = routers.KINDS[case.router]
-    assert_same(case.run(), case.run(router=in_python(kind.choose), options=kind.options()))
+    assert_same(case.run(), case.run(router=in_python(kind), options=kind.options()))
 
 
-def in_python(choose: Callable[..., int]) -> Any:
+def in_python(kind: routers.RouterKind) -> routers.RouterKind:
     """Returns a router without its compiled half."""
-    source = getattr(choose, "py_func", choose)
-    return lambda loads, candidates, request, state: source(loads, candidates, request, state)
+    source = getattr(kind.choose, "py_func", kind.choose)
+    return replace(kind, router=lambda view: source(view))
 
 
-def fewest_in_flight(loads: Any, candidates: Any, request: Any, state: Any) -> int:
+def fewest_in_flight(view: RouterView) -> int:
     """A router as a user would write it."""
-    return min(candidates.tolist(), key=lambda r: (loads[r].num_inflight, r))
+    return min(view.candidates.tolist(), key=lambda r: (view.loads[r].num_inflight, r))
 
 
 @given(fleets)

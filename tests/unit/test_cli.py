@@ -206,9 +206,7 @@ def test_errors_reach_python_as_they_are(config: Path) -> None:
 
 
 def test_a_router_of_ones_own_runs_by_module_and_function(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config.with_name("my_first_router.py").write_text(
-        "def last(loads, candidates, request, state):\n    return candidates[-1]\n"
-    )
+    config.with_name("my_first_router.py").write_text("def last(view):\n    return view.candidates[-1]\n")
     monkeypatch.syspath_prepend(config.parent)
     result = run(config, sets=["router.kind=my_first_router:last"])
     assert result.requests["replica"].nunique() == 1

@@ -13,16 +13,16 @@ MINE = """
 from autoscalers import Autoscaler, Wanted
 from autoscalers.forecaster import Forecaster, Peak
 
-def first(loads, candidates, request, state):
-    return int(candidates[0])
+def first(view):
+    return int(view.candidates[0])
 
-def fewest(loads, candidates, request, state):
-    work = [int(loads[r].num_waiting + loads[r].num_running) for r in candidates]
-    ties = [int(r) for r, n in zip(candidates, work) if n == min(work)]
+def fewest(view):
+    work = [int(view.loads[r].num_waiting + view.loads[r].num_running) for r in view.candidates]
+    ties = [int(r) for r, n in zip(view.candidates, work) if n == min(work)]
     if len(ties) == 1:
         return ties[0]
-    state.memory[0] += 1
-    return ties[int(state.memory[0]) % len(ties)]
+    view.memory[0] += 1
+    return ties[int(view.memory[0]) % len(ties)]
 
 class Growing(Autoscaler):
     def policy(self, known_rate, seed):

@@ -301,7 +301,7 @@ def test_e29_the_time_that_python_takes_is_not_simulated_time() -> None:
         return int(candidates[0])
 
     rows = arrivals([(0.01 * i, 100, 10) for i in range(50)])
-    quick = run(rows, router=lambda loads, candidates, request, state: int(candidates[0]))
+    quick = run(rows, router=lambda view: int(view.candidates[0]))
     assert quick.requests.tolist() == run(rows, router=slow).requests.tolist()
 
 

@@ -254,7 +254,7 @@ def test_noise_factors_are_lognormal_of_mean_one() -> None:
     assert isinstance(day, Generated)
     logs = np.log(day.rate(3).per_s(np.arange(40_000.0)))
     assert logs.std() == pytest.approx(0.8, abs=4 * 0.8 / 80_000**0.5)
-    assert logs.mean() == pytest.approx(-0.8**2 / 2, abs=4 * 0.8 / 200)
+    assert logs.mean() == pytest.approx(-(0.8**2) / 2, abs=4 * 0.8 / 200)
 
 
 @pytest.mark.parametrize("first_weekday", ["monday", "saturday", "sunday"])

@@ -14,7 +14,7 @@ import daybreak
 from tests.commands import CONFIG, ROOT
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"NUMBA_DISABLE_JIT": "1"}
-ROUTER = "from routers import KINDS\n\n\ndef last(loads, candidates, request, state):\n    return candidates[-1]\n"
+ROUTER = "from routers import KINDS\n\n\ndef last(view):\n    return view.candidates[-1]\n"
 CALIBRATION = "vllm-0.15_h100-sxm_served"
 
 

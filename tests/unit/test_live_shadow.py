@@ -26,7 +26,7 @@ def shadowed(simulated: Any, num_replicas: int = 1) -> list[Shadow]:
 
     def shadow_of(slot: int) -> Shadow:
         if slot not in shadows:
-            shadows[slot] = Shadow(simulated, records(CLASS, 1), kind.choose, routers.new_state(0, 1, kind.options()))
+            shadows[slot] = Shadow(simulated, records(CLASS, 1), routers.start(kind, 1, seed=0))
         return shadows[slot]
 
     watch: Watch = lambda replica, began_at_s, step: shadow_of(replica.books.slot).watch(replica, began_at_s, step)  # noqa: E731
@@ -59,7 +59,7 @@ def test_a_shadow_that_is_a_tenth_slower_says_so() -> None:
 
 def test_an_idle_shadow_has_nothing_to_say() -> None:
     kind = routers.KINDS["round_robin"]
-    shadow = Shadow(engine(), records(CLASS, 1), kind.choose, routers.new_state(0, 1, kind.options()))
+    shadow = Shadow(engine(), records(CLASS, 1), routers.start(kind, 1, seed=0))
     assert described("main/0", shadow) == "shadow of main/0: nothing served yet"
 
 

@@ -46,8 +46,8 @@ def test_every_option_of_the_usage_exists() -> None:
 
 
 PLAIN = """
-def fewest_waiting(loads, candidates, request, state):
-    return min(candidates, key=lambda r: loads[r].num_waiting)
+def fewest_waiting(view):
+    return min(view.candidates, key=lambda r: view.loads[r].num_waiting)
 """
 
 

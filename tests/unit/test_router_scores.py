@@ -1,6 +1,6 @@
 """What each router makes of loads that it is shown: scores by hand, and the order of equals."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ import pytest
 import routers
 from routers.pick import random_below
 from sim.params import Params
-from sim.records import LOAD, REQUEST_VIEW, RouterState, records
+from sim.records import LOAD, records
+from sim.routing import Routing, as_record
 
 
 def shown(**gauges: list[int]) -> Any:
@@ -20,14 +21,14 @@ def shown(**gauges: list[int]) -> Any:
     return loads
 
 
-def state_of(kind: str, num_slots: int, seed: int = 1, **options: int) -> RouterState:
-    return routers.new_state(seed, num_slots, routers.KINDS[kind].options(**options))
+def started(kind: str, num_slots: int, seed: int = 1, **options: int) -> Routing:
+    return routers.start(routers.KINDS[kind], num_slots, seed, routers.KINDS[kind].options(**options))
 
 
-def chosen(kind: str, loads: Any, state: RouterState | None = None, candidates: list[int] | None = None) -> int:
-    slots = np.arange(len(loads)) if candidates is None else np.array(candidates)
-    choose = routers.KINDS[kind].choose
-    return int(choose(loads, slots, records(REQUEST_VIEW, 1), state or state_of(kind, len(loads))))
+def chosen(kind: str, loads: Any, router: Routing | None = None, candidates: list[int] | None = None) -> int:
+    router = router or started(kind, len(loads))
+    router.view.loads[:] = loads
+    return int(router.choose(router.shown(range(len(loads)) if candidates is None else candidates)))
 
 
 @pytest.mark.parametrize(
@@ -52,12 +53,12 @@ def test_the_lower_score_is_chosen(kind: str, gauges: dict[str, list[int]]) -> N
 
 def test_the_lowest_alone_is_chosen_without_a_draw() -> None:
     """Which replicas tie may differ between two policies; what is drawn elsewhere must not differ with it."""
-    state = state_of("least_loaded", 3)
-    before = state.random.tolist()
-    assert chosen("least_loaded", shown(num_running=[3, 1, 2]), state) == 1
-    assert state.random.tolist() == before
-    chosen("least_loaded", shown(num_running=[1, 1, 2]), state)
-    assert state.random.tolist() != before
+    router = started("least_loaded", 3)
+    before = router.view.random.tolist()
+    assert chosen("least_loaded", shown(num_running=[3, 1, 2]), router) == 1
+    assert router.view.random.tolist() == before
+    chosen("least_loaded", shown(num_running=[1, 1, 2]), router)
+    assert router.view.random.tolist() != before
 
 
 @pytest.mark.parametrize("kind", ["least_loaded", "least_tokens", "vllm_old", "round_robin", "vllm"])
@@ -70,8 +71,8 @@ def test_a_slot_that_is_no_candidate_counts_for_nothing(kind: str) -> None:
 @pytest.mark.parametrize("running", [[4, 2, 3, 2, 2, 5], [4, 5, 3, 2, 2, 5]])
 def test_draws_among_equals_are_fair_and_leave_the_others_out(running: list[int]) -> None:
     """Of 300 fair draws each of n equals gets its share, within five standard deviations."""
-    loads, state = shown(num_running=running), state_of("least_loaded", 6)
-    counts = np.bincount([chosen("least_loaded", loads, state) for _ in range(300)], minlength=6)
+    loads, router = shown(num_running=running), started("least_loaded", 6)
+    counts = np.bincount([chosen("least_loaded", loads, router) for _ in range(300)], minlength=6)
     best = np.flatnonzero(np.array(running) == 2)
     share = 1 / len(best)
     assert counts[best].sum() == 300
@@ -81,49 +82,59 @@ def test_draws_among_equals_are_fair_and_leave_the_others_out(running: list[int]
 def test_draws_are_those_of_the_published_generator() -> None:
     """From 1 and 1 on: 40,014 - 40,692 is below 0 and 2,147,483,562 more. From 7 and 11 on: 280,098 - 447,612, likewise."""
     for seeds, n, draw in [((1, 1), 10, 4), ((7, 11), 10, 8), ((7, 11), 7, 3)]:
-        state = state_of("random", 2)
-        state.random[:] = seeds
-        assert random_below(state, n) == draw
+        router = started("random", 2)
+        router.view.random[:] = seeds
+        assert random_below(router.view, n) == draw
 
 
 def test_round_robin_takes_candidates_in_turn_and_goes_on_where_their_number_changes() -> None:
-    loads, state = shown(num_running=[0, 0, 0]), state_of("round_robin", 3)
-    assert [chosen("round_robin", loads, state, [2, 0, 1]) for _ in range(4)] == [2, 0, 1, 2]
-    assert [chosen("round_robin", loads, state, [0, 1]) for _ in range(2)] == [0, 1]  # turns 4 and 5 of two
+    loads, router = shown(num_running=[0, 0, 0]), started("round_robin", 3)
+    assert [chosen("round_robin", loads, router, [2, 0, 1]) for _ in range(4)] == [2, 0, 1, 2]
+    assert [chosen("round_robin", loads, router, [0, 1]) for _ in range(2)] == [0, 1]  # turns 4 and 5 of two
 
 
 def test_equals_of_vllm_old_are_taken_in_turn() -> None:
-    loads, state = shown(num_running=[1, 1, 1]), state_of("vllm_old", 3)
-    assert [chosen("vllm_old", loads, state) for _ in range(4)] == [0, 1, 2, 0]
+    loads, router = shown(num_running=[1, 1, 1]), started("vllm_old", 3)
+    assert [chosen("vllm_old", loads, router) for _ in range(4)] == [0, 1, 2, 0]
     loads = shown(num_running=[1, 2, 1])
-    assert [chosen("vllm_old", loads, state) for _ in range(3)] == [2, 2, 0]  # scans that begin at 1, 2 and 0
+    assert [chosen("vllm_old", loads, router) for _ in range(3)] == [2, 2, 0]  # scans that begin at 1, 2 and 0
 
 
 def test_power_of_two_choices_never_takes_the_most_loaded_and_power_of_all_takes_the_least() -> None:
     """Two different ones of four are drawn: the most loaded always meets a better one, the least loaded half the draws."""
     loads = shown(waiting_tokens=[30, 10, 40, 20])
-    state = state_of("power_of_d_choices", 4, d=2)
-    counts = np.bincount([chosen("power_of_d_choices", loads, state) for _ in range(300)], minlength=4)
+    router = started("power_of_d_choices", 4, d=2)
+    counts = np.bincount([chosen("power_of_d_choices", loads, router) for _ in range(300)], minlength=4)
     assert counts[2] == 0
     assert abs(counts[1] - 150) <= 43  # five standard deviations
     assert counts[3] > counts[0] > 0  # a third and a sixth of the draws
     assert abs(counts[0] - 50) <= 32
     for d in (4, 9):
-        state = state_of("power_of_d_choices", 4, d=d)
-        assert {chosen("power_of_d_choices", loads, state) for _ in range(50)} == {1}
+        router = started("power_of_d_choices", 4, d=d)
+        assert {chosen("power_of_d_choices", loads, router) for _ in range(50)} == {1}
 
 
 def test_of_equals_power_of_d_choices_takes_the_one_drawn_first() -> None:
     """With d = 1 the first draw is all that there is."""
     loads = shown(waiting_tokens=[10, 10, 10, 10])
     for seed in range(20):
-        one, three = (state_of("power_of_d_choices", 4, seed, d=d) for d in (1, 3))
+        one, three = (started("power_of_d_choices", 4, seed, d=d) for d in (1, 3))
         assert chosen("power_of_d_choices", loads, one) == chosen("power_of_d_choices", loads, three)
 
 
-def test_options_reach_the_router_in_the_order_in_which_they_are_declared() -> None:
-    class Two(Params):
-        first: int = 3
-        second: float = 0.5
+class Words(Params):
+    count: int = 3
+    share: float = 0.5
+    at_most: int | None = None
+    least_s: float | None = None
+    is_fair: bool = True
+    order: Literal["lru", "lfu"] = "lfu"
+    names: tuple[str, ...] = ("a",)
 
-    assert routers.new_state(1, 2, Two()).options[:3].tolist() == [3.0, 0.5, 0.0]
+
+def test_options_reach_a_compiled_router_by_name() -> None:
+    """Numbers as they are, a word as its place, nothing as -1 or NaN; and no field for a list."""
+    record = as_record(Words())
+    assert (record.count, record.share, record.at_most, record.is_fair, record.order) == (3, 0.5, -1, 1, 1)
+    assert np.isnan(record.least_s)
+    assert "names" not in record.dtype.names

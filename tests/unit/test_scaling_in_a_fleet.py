@@ -224,7 +224,7 @@ def test_the_ready_replica_with_the_fewest_requests_is_let_go_and_of_equals_the_
 def sent_to(*slots: int) -> Any:
     """A router in Python that sends the requests to these slots, one after the other."""
     turns = iter(slots)
-    return lambda loads, candidates, request, state: next(turns)
+    return lambda view: next(turns)
 
 
 def test_requests_are_counted_as_the_router_counts_them_however_old_its_view() -> None:
@@ -318,8 +318,7 @@ def test_ranks_that_step_together_drain_together() -> None:
 def two_pools(rows: Any, max_model_lens: tuple[int, int], until_s: float) -> tuple[DataPlane, list[Pool]]:
     """Two pools without replicas, and what has come by then."""
     engines = np.concatenate([engine(max_model_len=n) for n in max_model_lens]).view(np.recarray)
-    state = routers.new_state(1, 2)
-    plane = DataPlane(engines, [1, 1], NUM_ITL_BINS, 0.0, routers.KINDS["random"].choose, state)
+    plane = DataPlane(engines, [1, 1], NUM_ITL_BINS, 0.0, routers.start(routers.KINDS["random"], 2, seed=1))
     env = simpy.Environment()
     specs = [
         PoolSpec(

@@ -127,7 +127,7 @@ def test_a_variant_of_an_earlier_command_is_in_no_table(config: Path, capsys: py
     """Another seed, and one of its two variants fails: the first seed's result of that still lies there, and is not shown."""
     config.write_text(CONFIG + SWEEP)
     assert main([str(config), "--seed", "1", "--jobs", "1"]) == 0
-    config.with_name("own_routers.py").write_text("def choose(loads, candidates, request, state):\n    return 1 / 0\n")
+    config.with_name("own_routers.py").write_text("def choose(view):\n    return 1 / 0\n")
     config.write_text(CONFIG + "sweep: {router: {random: {kind: random}, least_loaded: {kind: 'own_routers:choose'}}}\n")
     capsys.readouterr()
     assert main([str(config), "--seed", "2", "--jobs", "1"]) == 2

@@ -11,13 +11,13 @@ import pytest
 
 import routers
 from experiments.contracts.fleets import Ran, Script, arrivals, engine, run
-from routers import vllm
 from routers.options import VllmClients
-from sim.records import LOAD, REQUEST_VIEW, RouterState, records
+from sim.records import LOAD, RouterView, records
+from sim.routing import Routing
 
 
-def state_of(num_clients: int, num_slots: int = 3) -> RouterState:
-    return routers.new_state(1, num_slots, VllmClients(num_clients=num_clients))
+def started(num_clients: int, num_slots: int = 3) -> Routing:
+    return routers.start(routers.KINDS["vllm"], num_slots, 1, VllmClients(num_clients=num_clients))
 
 
 def loads_of(waiting: list[int], running: list[int], kv_usage: float = 0.0) -> Any:
@@ -27,50 +27,49 @@ def loads_of(waiting: list[int], running: list[int], kv_usage: float = 0.0) -> A
     return loads
 
 
-def ask(loads: Any, state: RouterState, request_id: int) -> int:
-    request = records(REQUEST_VIEW, 1)
-    request["id"] = request_id
-    return int(vllm.choose(loads, np.arange(len(loads)), request, state))
+def ask(loads: Any, router: Routing, request_id: int) -> int:
+    router.view.loads[:], router.view.request.id = loads, request_id
+    return int(router.choose(router.shown(range(len(loads)))))
 
 
 def test_a_client_counts_its_own_requests_in_flight_for_all_clients() -> None:
     """Client 0 has two on replica 0, so four by its count; client 1, which has none there, takes the scrape's word: three."""
-    loads, state = loads_of([0, 0, 0], [3, 5, 5]), state_of(2)
-    state.clients["num_inflight"][0] = [3, 0]
-    assert ask(loads, state, request_id=0) == 1
-    assert ask(loads, state, request_id=1) == 0
+    loads, router = loads_of([0, 0, 0], [3, 5, 5]), started(2)
+    router.view.clients["num_inflight"][0] = [3, 0]
+    assert ask(loads, router, request_id=0) == 1
+    assert ask(loads, router, request_id=1) == 0
 
 
 def test_the_whole_fleets_requests_in_flight_are_nobodys_own() -> None:
-    loads, state = loads_of([0, 0, 0], [4, 5, 6]), state_of(4)
+    loads, router = loads_of([0, 0, 0], [4, 5, 6]), started(4)
     loads["num_inflight"] = [90, 1, 1]
-    assert [ask(loads, state, request_id) for request_id in range(4)] == [0, 0, 0, 0]
+    assert [ask(loads, router, request_id) for request_id in range(4)] == [0, 0, 0, 0]
 
 
 def test_since_the_scrape_a_client_sees_what_it_sent_itself_and_nothing_else() -> None:
     """The scrape showed 1, 2 and 3 waiting. Since then client 0 sent one to replica 0, client 1 two to replica 1."""
-    loads, state = loads_of([1 + 1, 2 + 2, 3], [0, 0, 0]), state_of(2)
-    state.clients["num_new"] = [[1, 0], [0, 2], [0, 0]]
+    loads, router = loads_of([1 + 1, 2 + 2, 3], [0, 0, 0]), started(2)
+    router.view.clients["num_new"] = [[1, 0], [0, 2], [0, 0]]
     # client 0: 1 + 2 * 1, 2, 3;  client 1: 1, 2 + 2 * 2, 3
-    assert ask(loads, state, request_id=0) == 1
-    assert ask(loads, state, request_id=1) == 0
+    assert ask(loads, router, request_id=0) == 1
+    assert ask(loads, router, request_id=1) == 0
 
 
 def test_a_queue_weighs_more_the_fuller_the_cache() -> None:
     """At 80 % a waiting request counts 1 + 6 * 0.3 = 2.8, a running one 1."""
-    loads, state = loads_of([2, 0, 0], [0, 6, 5], kv_usage=0.8), state_of(1)
-    assert ask(loads, state, request_id=0) == 2  # 5.6, 6, 5
+    loads, router = loads_of([2, 0, 0], [0, 6, 5], kv_usage=0.8), started(1)
+    assert ask(loads, router, request_id=0) == 2  # 5.6, 6, 5
     loads["num_running"] = [0, 6, 6]
-    assert ask(loads, state, request_id=0) == 0
+    assert ask(loads, router, request_id=0) == 0
     loads["num_free_blocks"] = 50  # from half on
     loads["num_running"] = [0, 2, 3]
-    assert {ask(loads, state, request_id=0) for _ in range(6)} == {0, 1}
+    assert {ask(loads, router, request_id=0) for _ in range(6)} == {0, 1}
 
 
 def test_clients_begin_their_scans_apart_and_move_on() -> None:
     """Three replicas, all equal: of three clients each begins at another, and one further with its next request."""
-    loads, state = loads_of([0, 0, 0], [0, 0, 0]), state_of(3)
-    assert [ask(loads, state, request_id) for request_id in range(6)] == [0, 1, 2, 1, 2, 0]
+    loads, router = loads_of([0, 0, 0], [0, 0, 0]), started(3)
+    assert [ask(loads, router, request_id) for request_id in range(6)] == [0, 1, 2, 1, 2, 0]
 
 
 @pytest.mark.parametrize("scrape_interval_s", [0.0, 0.5])
@@ -79,9 +78,9 @@ def test_what_clients_have_in_flight_adds_up_to_what_the_router_counts(num_clien
     """At every request, also while replicas are drained, give up what they hold, and come back."""
     looks = []
 
-    def look(loads: Any, candidates: Any, request: Any, state: RouterState) -> int:
-        looks.append(state.clients["num_inflight"].sum(axis=1).tolist() == loads["num_inflight"].tolist())
-        return int(candidates[request[0].id * 7 % candidates.size])
+    def look(view: RouterView) -> int:
+        looks.append(view.clients["num_inflight"].sum(axis=1).tolist() == view.loads["num_inflight"].tolist())
+        return int(view.candidates[view.request.id * 7 % view.candidates.size])
 
     ran = run(
         arrivals([(0.01 * i, 50, 1 + i * 13 % 60) for i in range(1000)]),

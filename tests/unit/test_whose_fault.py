@@ -28,27 +28,27 @@ from sim.records import ARRIVAL
 from traces import Traffic
 
 
-def raises(loads, candidates, request, state):
-    if request[0].id == 3:
+def raises(view):
+    if view.request.id == 3:
         return {}["no such key"]
-    return candidates[0]
+    return view.candidates[0]
 
 
-def leaves(loads, candidates, request, state):
+def leaves(view):
     sys.exit(7)
 
 
-def nonsense(loads, candidates, request, state):
+def nonsense(view):
     return "the first"
 
 
-def scribbles(loads, candidates, request, state):
-    loads["num_waiting"] += 1
-    return candidates[0]
+def scribbles(view):
+    view.loads["num_waiting"] += 1
+    return view.candidates[0]
 
 
-def takes(loads, candidates, request, state):
-    candidates[:] = 0
+def takes(view):
+    view.candidates[:] = 0
     return 0
 
 
@@ -58,30 +58,30 @@ class Awkward(Exception):
         self.file = open(__file__)
 
 
-def unpicklable(loads, candidates, request, state):
+def unpicklable(view):
     raise Awkward("not to be sent", 2)
 
 
-def dies(loads, candidates, request, state):
+def dies(view):
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def crashes(loads, candidates, request, state):
+def crashes(view):
     import os, signal
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 @router
-def compiled(loads, candidates, request, state):
-    if request[0].id == 3:
+def compiled(view):
+    if view.request.id == 3:
         raise ValueError("no room")
-    return candidates[0]
+    return view.candidates[0]
 
 
 @router
-def beyond(loads, candidates, request, state):
-    return candidates[1_000_000 + candidates.size]
+def beyond(view):
+    return view.candidates[1_000_000 + view.candidates.size]
 
 
 class Raises(Autoscaler):
@@ -219,8 +219,8 @@ def test_own_code_that_fails_in_the_run_fails_as_the_users(
 ) -> None:
     places = {
         "awkward": line_of('    raise Awkward("not to be sent", 2)'),
-        "scribbled": line_of('    loads["num_waiting"] += 1'),
-        "took": line_of("    candidates[:] = 0"),
+        "scribbled": line_of('    view.loads["num_waiting"] += 1'),
+        "took": line_of("    view.candidates[:] = 0"),
         "compiled": line_of('        raise ValueError("no room")'),
         "divided": line_of("        return lambda view: Wanted(1 / (view.now_s - 15.0))"),
         "tick": line_of('            raise Awkward("at the tick", 2)'),
@@ -255,12 +255,12 @@ def test_own_traffic_that_is_right_runs(config: Any) -> None:
         ("def choose(:\n", "importing 'theirs' failed: SyntaxError: "),
         ("import sys\nsys.exit('not today')\n", "importing 'theirs' failed: SystemExit: not today (theirs.py, line 2)"),
         ("def chose(): pass\n", "module 'theirs' has no 'choose'; did you mean 'chose'?"),
-        ("def choose(loads): pass\n", "is neither a function (loads, candidates, request, state) -> slot nor a RouterKind"),
-        ("choose = None\n", "module 'theirs' has no 'choose'"),
+        ("def choose(): pass\n", "is neither a function (view) -> slot nor a RouterKind"),
         (
-            "from routers.pick import router\n@router\ndef choose(loads, candidates, request, state):\n    return nowhere\n",
-            "importing 'theirs' failed: TypingError: ",
+            "def choose(loads, candidates, request, state): pass\n",
+            "takes (loads, candidates, request, state); a router takes one argument, the view, which has them",
         ),
+        ("choose = None\n", "module 'theirs' has no 'choose'"),
         ("from pydantic import BaseModel\nraise ValueError('x' * 100_000)\n", "more)..."),
     ],
 )
