@@ -15,7 +15,7 @@ import numpy as np
 from routers.options import DrawnChoices, NoOptions, VllmClients
 from sim.params import Params
 from sim.randomness import stream
-from sim.records import EVENT_NAMES, RouterView
+from sim.records import EVENT_NAMES, RouterView, records
 from sim.routing import Routing, new_view
 
 Choose = Callable[[RouterView], int]
@@ -87,10 +87,11 @@ def start(kind: RouterKind, num_slots: int, seed: int, options: Params | None = 
     """Returns a router that remembers nothing yet, for a fleet of at most `num_slots` replicas at a time."""
     options = options or kind.options()
     num_slots = max(num_slots, 1)
+    size, memory = max(1, kind.memory_size(num_slots, options)), np.dtype(kind.memory)
     view = new_view(
         num_slots,
         stream(seed, "router").integers(1, 2_000_000_000, size=2),
-        np.zeros(max(1, kind.memory_size(num_slots, options)), kind.memory),
+        records(memory, size) if memory.names else np.zeros(size, memory),
         options,
         getattr(options, "num_clients", 1),
     )

@@ -4,7 +4,7 @@ Compiled code and Python see the same memory. A `Fleet` is a bundle of arrays; v
 Ids and indices are -1 (`NONE`) when absent; instants are NaN (`NEVER`) until they happen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -542,12 +542,18 @@ class RouterView(Bundle):
     memory: Annotated[Any, None, 1]  # (memory_size,) of the dtype that it declares, zero at first
     options: Annotated[Any, None, 0]  # by name, as the config gives them
 
+    _own_dtypes: tuple[Any, Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "_own_dtypes", (self.memory.dtype, self.options.dtype))
+
     @property
     def _numba_type_(self) -> Any:
         """The type for which its router is compiled."""
         from sim.signatures import view_type  # here: reading records needs no compiler
 
-        return view_type(self.memory.dtype, self.options.dtype)
+        return view_type(*self._own_dtypes)
 
 
 def records(dtype: np.dtype[Any], *shape: int) -> Any:

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,12 +40,12 @@ class Affinity(Params):
     max_ahead: int = Field(default=4, ge=0, description="Requests that a replica may have more than the least loaded.")
 
 @verb
-def in_flight(load, request):
-    return load.num_inflight
+def ahead(load, request):
+    return load.waiting_tokens + 100 * load.num_inflight
 
 @router
 def choose(view):
-    least = chosen = pick_lowest(in_flight, view)
+    least = chosen = pick_lowest(ahead, view)
     for key in view.keys:  # of the longest prefix that it knows
         sent = view.memory[key % np.uint64(view.memory.size)]
         if sent.key == key and is_candidate(view, sent.replica):
@@ -64,12 +63,15 @@ mine = RouterKind(choose, Affinity, memory=[("key", "u8"), ("replica", "i8")], m
 """Prefix affinity, as a user would write it: to where the longest prefix went, unless others have much less to do."""
 
 
-@pytest.fixture
-def affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RouterKind:
-    (tmp_path / "my_affinity.py").write_text(AFFINITY)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_affinity", raising=False)
-    return __import__("my_affinity").mine
+@pytest.fixture(scope="module")
+def affinity(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The router, imported once: each time it would be compiled again."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "my_affinity.py").write_text(AFFINITY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield __import__("my_affinity").mine
+    del sys.modules["my_affinity"]
 
 
 NUM_GROUPS, NUM_EACH, PREFIX = 5, 12, 512
@@ -190,7 +192,7 @@ def test_keys_of_a_prompt_are_those_of_the_engines_blocks_and_shared_as_far_as_t
 
 def test_keys_in_blocks_of_another_size_leave_the_engines_own_as_they_were() -> None:
     rows, segments = conversations(0.02)
-    limits = engine(enable_prefix_caching=1, num_usable_blocks=120)
+    limits = engine(enable_prefix_caching=1, num_usable_blocks=200)
     kinds = [Noted(key_block_size=size).kind for size in (0, 7, 16, 1000)]
     runs = [run(rows, limits, router=kind, segments=segments) for kind in kinds]
     assert len({tuple(ran.requests.tolist()) for ran in runs}) == 1
