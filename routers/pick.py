@@ -53,10 +53,10 @@ def pick_lowest(score: Any, view: RouterView) -> int:
 @verb
 def is_candidate(view: RouterView, r: int) -> bool:
     """Tells whether replica `r` takes the request that is to be routed. O(candidates)."""
+    num_found = 0
     for candidate in view.candidates:
-        if candidate == r:
-            return True
-    return False
+        num_found += candidate == r
+    return num_found > 0
 
 
 @verb

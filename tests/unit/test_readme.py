@@ -16,10 +16,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def shown(mark: str) -> str:
+def shown(mark: str, page: Path = ROOT / "README.md") -> str:
     """Returns the fenced block below a `<!-- tested: ... -->` mark."""
-    found = re.search(rf"<!-- tested: {re.escape(mark)} -->\n```\w*\n(.*?)```", README, re.DOTALL)
-    assert found, f"README.md has no block marked {mark}"
+    found = re.search(rf"<!-- tested: {re.escape(mark)} -->\n```\w*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, f"{page.name} has no block marked {mark}"
     return found[1]
 
 

@@ -26,40 +26,9 @@ from sim.records import (
     SENT,
     RouterView,
 )
+from tests.unit.test_readme import ROOT, shown
 
-AFFINITY = """
-import numpy as np
-from pydantic import Field
-from routers import RouterKind
-from routers.pick import is_candidate, pick_lowest, router
-from sim.compiled import verb
-from sim.params import Params
-
-class Affinity(Params):
-    block_size: int = Field(default=64, ge=1, description="Tokens of a block of the index.")
-    max_ahead: int = Field(default=4, ge=0, description="Requests that a replica may have more than the least loaded.")
-
-@verb
-def ahead(load, request):
-    return load.waiting_tokens + 100 * load.num_inflight
-
-@router
-def choose(view):
-    least = chosen = pick_lowest(ahead, view)
-    for key in view.keys:  # of the longest prefix that it knows
-        sent = view.memory[key % np.uint64(view.memory.size)]
-        if sent.key == key and is_candidate(view, sent.replica):
-            chosen = sent.replica
-    if view.loads[chosen].num_inflight > view.loads[least].num_inflight + view.options.max_ahead:
-        chosen = least
-    for key in view.keys:
-        sent = view.memory[key % np.uint64(view.memory.size)]
-        sent.key, sent.replica = key, chosen
-    return chosen
-
-mine = RouterKind(choose, Affinity, memory=[("key", "u8"), ("replica", "i8")], memory_size=lambda num_slots, options: 1 << 16,
-                  key_block_size=lambda options: options.block_size)
-"""
+AFFINITY = shown("my_affinity.py", ROOT / "docs" / "routers.md")
 """Prefix affinity, as a user would write it: to where the longest prefix went, unless others have much less to do."""
 
 
@@ -70,7 +39,7 @@ def affinity(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "my_affinity.py").write_text(AFFINITY)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        yield __import__("my_affinity").mine
+        yield __import__("my_affinity").affinity
     del sys.modules["my_affinity"]
 
 
@@ -98,7 +67,8 @@ def test_an_outside_router_with_prefix_affinity_takes_25_lines_and_finds_every_p
         found[name] = run(rows, engine(enable_prefix_caching=1), replicas=4, router=kind, segments=segments)
     assert cached(found["affinity"]) == NUM_GROUPS * (NUM_EACH - 1) * PREFIX
     assert cached(found["round_robin"]) == NUM_GROUPS * (NUM_EACH - 4) * PREFIX
-    assert len([line for line in AFFINITY.split("class Affinity")[1].splitlines() if line.strip()]) <= 25
+    body = AFFINITY[AFFINITY.index("class Affinity") : AFFINITY.index("affinity = RouterKind")]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 25
 
 
 class TestAffinity(RouterContract):
