@@ -11,6 +11,7 @@ from replicas.data_plane import run_until
 from replicas.eviction import clear, evict
 from replicas.gateway import route_unrouted
 from replicas.integrity import LONGEST_QUEUE, recount, recount_unrouted
+from replicas.schedulers import check_schedulers
 from sim.compiled import Pointer, entry_point, raising
 from sim.errors import ConfigError
 from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, Fleet, RouterState
@@ -64,6 +65,7 @@ class DataPlane:
     ) -> None:
         in_flight = NO_LIMIT if max_concurrency is None else max_concurrency
         limits = (scrape_interval_s, classes, in_flight, state.clients, max_follows)
+        check_schedulers(engines)
         self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, *limits)
         self.segments_of = segments_of
         self.fleet.engines["first_slot"] = np.cumsum([0, *num_slots[:-1]])

@@ -19,7 +19,8 @@ from replicas.memory import (
 from replicas.options import EngineOptions
 from replicas.record_limits import check_fields, check_held_tokens
 from replicas.roofline import roofline
-from replicas.vllm_defaults import defaults
+from replicas.schedulers import STATIC, VLLM
+from replicas.vllm.defaults import defaults
 from sim.records import ENGINE, records
 
 NUM_NULL_BLOCKS = 1
@@ -63,6 +64,7 @@ class Surrogate(EngineOptions):
         max_model_len, max_num_seqs, max_num_batched_tokens = self.limits(model, gpu)
         engine = records(ENGINE, 1)
         fields = {
+            "scheduler": STATIC if self.batching == "static" else VLLM,
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
             "block_size": self.block_size,
@@ -86,7 +88,6 @@ class Surrogate(EngineOptions):
             "max_num_queued_reqs": self.max_num_queued_reqs or 0,
             "max_num_queued_tokens": self.max_num_queued_tokens or 0,
             "reserves_output": self.batching != "continuous",
-            "admits_when_empty": self.batching == "static",
             "max_loras": self.max_loras,
             "jump_forward": self.jump_forward,
             "num_speculative_tokens": self.num_speculative_tokens,
