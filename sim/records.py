@@ -321,7 +321,6 @@ MAX_KNOTS = 96
 
 ENGINE = np.dtype(
     [
-        ("scheduler", "i8"),  # whose rules plan its steps: a number that the engines give themselves
         ("max_num_seqs", "i8"),
         ("max_num_batched_tokens", "i8"),
         ("block_size", "i8"),
@@ -347,6 +346,7 @@ ENGINE = np.dtype(
         ("max_num_queued_reqs", "i8"),  # of a machine, running ones too; 0 = no limit
         ("max_num_queued_tokens", "i8"),  # prompts of those without a first token; 0 = no limit
         ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
+        ("scheduler", "i8"),  # whose rules plan its steps: a number that the engines give themselves
         ("max_loras", "i8"),  # distinct adapters in a step; 0 = no LoRA
         ("jump_forward", "i8"),  # text that a grammar forces is computed at once
         ("num_speculative_tokens", "i8"),

@@ -134,13 +134,13 @@ def refuse(fleet: Fleet, pool: int, i: int) -> int:
     return NO_REASON
 
 
-@rare
+@verb
 def clear(fleet: Fleet, r: int) -> None:
     """Empties replica `r`: no requests, no steps, all blocks free."""
     clear_lists(fleet, r)
 
 
-@rare
+@verb
 def evict(fleet: Fleet, r: int) -> int:
     """Takes one request off replica `r`'s lists and returns it, or `NONE`; tokens still on the device are lost."""
     i = next_to_go(fleet, r)
@@ -149,7 +149,7 @@ def evict(fleet: Fleet, r: int) -> int:
     return i
 
 
-@rare
+@verb
 def recount(fleet: Fleet, r: int, counts: Any) -> None:
     """Adds the blocks that are set aside for the running requests, and their tokens with KV."""
     replica = fleet.replicas[r]
