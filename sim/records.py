@@ -324,7 +324,7 @@ ENGINE = np.dtype(
         ("max_num_seqs", "i8"),
         ("max_num_batched_tokens", "i8"),
         ("block_size", "i8"),
-        ("num_usable_blocks", "i8"),  # vLLM's num_gpu_blocks less its null block
+        ("num_usable_blocks", "i8"),  # that requests can hold
         ("watermark_blocks", "i8"),
         ("max_model_len", "i8"),
         ("enable_chunked_prefill", "i8"),
@@ -334,10 +334,10 @@ ENGINE = np.dtype(
         ("prefill_schedule_interval", "i8"),  # plans from one that may prefill to the next
         ("long_prefill_token_threshold", "i8"),  # 0 = none
         ("long_prefill_token_threshold_adaptive", "i8"),  # not below an even share of the budget
-        ("threshold_binds_alone", "i8"),  # vLLM 0.30
-        ("passed_by_go_first", "i8"),  # vLLM 0.30: ahead of preempted ones, too; not by priority
+        ("threshold_binds_alone", "i8"),  # it also cuts a prompt that is alone
+        ("passed_by_go_first", "i8"),  # ahead of preempted ones, too; not by priority
         ("schedules_by_priority", "i8"),
-        ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
+        ("schedules_by_prefix", "i8"),  # the longest prefix in the cache first
         ("enable_prefix_caching", "i8"),
         ("first_slot", "i8"),  # of the pool
         ("model", "i8"),  # its number, where pools serve several
