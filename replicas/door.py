@@ -6,6 +6,7 @@ have in common: who waits and who runs, the loads that a router sees, and when t
 
 from typing import Any
 
+from replicas.moves import begin_waiting
 from replicas.schedulers import STATIC
 from replicas.static import engine as static
 from replicas.vllm import engine as vllm
@@ -21,11 +22,11 @@ def is_static(fleet: Fleet, r: int) -> bool:
 
 @verb
 def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
-    """Puts request `i`, which is on no replica, into replica `r`'s queue, and wakes the engine if it is idle."""
-    if is_static(fleet, r):
-        static.enqueue(fleet, r, i, now_s)
-    else:
-        vllm.enqueue(fleet, r, i, now_s)
+    """Puts request `i`, which is on no replica, into replica `r`'s queue, and wakes the engine if it is idle.
+
+    Both engines queue alike; one that does not gets its branch here.
+    """
+    begin_waiting(fleet, r, i, now_s)
 
 
 @verb

@@ -13,17 +13,11 @@ from replicas.decodes import is_decode, keep_delivered, schedule_decodes, start_
 from replicas.delivery import deliver_decodes, deliver_firsts, end_step, leave_finished, take_due
 from replicas.held_up import add_adapter, count_adapters, is_held_up, pass_by_line
 from replicas.kv_blocks import computed_tokens, reserved_blocks
-from replicas.moves import begin_running, begin_waiting, clear_lists, end_running, next_to_go
+from replicas.moves import begin_running, clear_lists, end_running, next_to_go
 from replicas.queues import look_from_the_front, next_waiting, own_line, slot_of
 from replicas.steps import count_step, go_on, run_next, send
 from sim.compiled import rare, verb
 from sim.records import CALENDAR, NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, SURPLUS, Fleet
-
-
-@rare
-def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
-    """Puts request `i` into replica `r`'s queue, and wakes the engine if it is idle."""
-    begin_waiting(fleet, r, i, now_s)
 
 
 @rare
@@ -122,7 +116,7 @@ def admit(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     start_decoding(fleet, r, i)
 
 
-@rare
+@verb
 def refuse(fleet: Fleet, pool: int, i: int) -> int:
     """Returns why an engine of this pool could never serve request `i`: its length, or the KV of all but its last token."""
     engine = fleet.engines[pool]

@@ -1,4 +1,4 @@
-"""vLLM's engine behind the door: it takes a request, starts a step when the device is free, ends it when its time is over."""
+"""vLLM's engine behind the door: it starts a step when the device is free, and ends it when its time is over."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from replicas.answers import whole_sequence
 from replicas.batches import oldest_batch, oldest_step
 from replicas.decodes import is_decode, keep_delivered
 from replicas.kv_blocks import computed_tokens, held_blocks
-from replicas.moves import begin_waiting, clear_lists, next_to_go
+from replicas.moves import clear_lists, next_to_go
 from replicas.queues import sequence_of, slot_of
 from replicas.steps import go_on, run_next, send
 from replicas.vllm.block_pool import fill_pool, shared_blocks
@@ -16,12 +16,6 @@ from replicas.vllm.scheduler import plan
 from replicas.vllm.speculation import forget_steps
 from sim.compiled import verb
 from sim.records import NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, Fleet
-
-
-@verb
-def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
-    """Puts request `i` into replica `r`'s queue, and wakes the engine if it is idle."""
-    begin_waiting(fleet, r, i, now_s)
 
 
 @verb
