@@ -1,4 +1,4 @@
-"""The door to the engines: six verbs, each of which leads to the room of the engine that a replica runs.
+"""The door to the engines: six verbs, which lead to the room of the engine that a replica runs, by its number (`schedulers`).
 
 Nothing outside an engine's room knows how it plans a step, and no engine knows another. The verbs keep true what all engines
 have in common: who waits and who runs, the loads that a router sees, and when the replica's step ends.

@@ -11,6 +11,7 @@ OPTIONS = "tests/unit/test_scheduler_options.py"
 TIMELINES = "tests/golden/test_timelines.py"
 VLLM = "tests/conformance/test_recordings.py"
 CACHE = "tests/unit/test_prefix_cache.py"
+STATIC = "tests/property/test_static_batching.py"
 GATEWAY = "tests/property/test_gateway.py"
 TURNS = "tests/unit/test_conversations.py"
 SCORES = "tests/unit/test_router_scores.py"
@@ -102,6 +103,11 @@ COMPILED = [
         "-k",
         "prefix_sync or used_once",
     ),
+    # static batching
+    compiled(
+        "replicas/static/engine.py", "if load.num_running == 0 and load.num_waiting > 0:", "if load.num_waiting > 0:", STATIC
+    ),
+    compiled("replicas/static/engine.py", "if load.num_running > 0:", "if load.num_running >= 0:", STATIC),
     # who is preempted, and the step after
     compiled(
         "replicas/vllm/scheduler.py",
