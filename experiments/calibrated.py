@@ -7,7 +7,7 @@ from experiments import provenance
 from replicas.calibration.file import located
 from replicas.calibration.fitted import Traits
 from replicas.catalog import Gpu, Model
-from replicas.surrogate import Surrogate
+from replicas.engine import Engine
 
 BOUND, MEASURED = "bound", "measured"
 
@@ -16,7 +16,7 @@ BOUND_MEANS = "what data sheets allow at the efficiencies stated, and nobody mea
 BOUND_NOTE = "a bound, not a measurement"
 
 
-def step_times(options: Surrogate) -> str:
+def step_times(options: Engine) -> str:
     """Returns in a word whose step times an engine has: `bound`, `measured`, or the name of its calibration."""
     if options.is_live:
         return MEASURED
@@ -27,7 +27,7 @@ def step_times(options: Surrogate) -> str:
 
 
 def outside(
-    options: Surrogate, model: Model, gpu: Gpu, num_requests: float | None = None, uses_adapters: bool = False
+    options: Engine, model: Model, gpu: Gpu, num_requests: float | None = None, uses_adapters: bool = False
 ) -> list[str]:
     """Returns what an engine's step times stand on that nobody measured, each with the value used and those fitted.
 
@@ -50,7 +50,7 @@ def outside(
     return [*found, *_links(options, model, gpu)]
 
 
-def traits(options: Surrogate, model: Model, uses_adapters: bool = False) -> Traits:
+def traits(options: Engine, model: Model, uses_adapters: bool = False) -> Traits:
     """Returns what of an engine a calibration has to have seen."""
     return Traits(
         model=model.name,
@@ -64,7 +64,7 @@ def traits(options: Surrogate, model: Model, uses_adapters: bool = False) -> Tra
     )
 
 
-def _links(options: Surrogate, model: Model, gpu: Gpu) -> list[str]:
+def _links(options: Engine, model: Model, gpu: Gpu) -> list[str]:
     """What the messages of every layer are taken to go over, unless a calibration was fitted to so many GPUs."""
     num_gpus = options.tensor_parallel_size * options.num_sharing(model)
     sizes = options.measured.engines.tensor_parallel_sizes if options.measured is not None else None
@@ -80,7 +80,7 @@ def _links(options: Surrogate, model: Model, gpu: Gpu) -> list[str]:
 
 
 def described(
-    options: Surrogate, model: Model, gpu: Gpu, num_requests: float | None = None, uses_adapters: bool = False
+    options: Engine, model: Model, gpu: Gpu, num_requests: float | None = None, uses_adapters: bool = False
 ) -> list[str]:
     """Returns whose step times an engine has, and what of them nobody measured, in lines for `--dry-run`.
 
@@ -95,7 +95,7 @@ def described(
     return [f"step times: {whose}", *([f"! {_outside_said(options, found)}"] if found else [])]
 
 
-def warning(pool: str, options: Surrogate, model: Model, gpu: Gpu, ran: Any, uses_adapters: bool = False) -> str:
+def warning(pool: str, options: Engine, model: Model, gpu: Gpu, ran: Any, uses_adapters: bool = False) -> str:
     """Returns what a run's step times stood on that nobody measured, in one line; "" where there is nothing.
 
     Args:
@@ -118,7 +118,7 @@ def warning(pool: str, options: Surrogate, model: Model, gpu: Gpu, ran: Any, use
     return f"pool {pool}: {_outside_said(options, found)}" if found else ""
 
 
-def _outside_said(options: Surrogate, found: list[str]) -> str:
+def _outside_said(options: Engine, found: list[str]) -> str:
     whose = "step times" if options.calibration is None else f"step times of {options.calibration} outside its fit"
     return f"{whose}: {'; '.join(found)}"
 
@@ -128,7 +128,7 @@ def num_steps_outside(ran: Any) -> tuple[int, int]:
     return int(ran["num_steps_outside_range"].sum()), int(ran["num_steps"].sum())
 
 
-def calibration_used(options: Surrogate, ran: Any) -> dict[str, Any] | None:
+def calibration_used(options: Engine, ran: Any) -> dict[str, Any] | None:
     """Returns what the manifest says of a pool's calibration; None for a roofline."""
     measured = options.measured
     if measured is None or options.calibration is None:

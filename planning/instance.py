@@ -8,10 +8,10 @@ import numpy as np
 
 from planning.steps import decode_step_s, equal_requests, prefill_s
 from replicas.catalog import Gpu, Model
+from replicas.engine import Engine
 from replicas.memory import kv_bytes_per_token
 from replicas.roofline import NETWORK_BYTES_PER_S
 from replicas.step_time import is_outside_range
-from replicas.surrogate import Surrogate
 from sim.checks import check_positive, check_share
 
 
@@ -24,7 +24,7 @@ class Instance:
     DeepSeek's. A plan simulates neither.
     """
 
-    replicas: Surrogate  # its tensor_parallel_size is that of each stage
+    replicas: Engine  # its tensor_parallel_size is that of each stage
     model: Model
     gpu: Gpu
     num_stages: int = 1

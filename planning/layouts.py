@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from planning.instance import Instance
 from replicas.catalog import Gpu, Model
-from replicas.surrogate import Surrogate
+from replicas.engine import Engine
 from sim.checks import check_positive
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
@@ -102,7 +102,7 @@ def largest_batch_within(instance: Instance, context_tokens: float, tpot_s: floa
 
 
 def instances(
-    replicas: Surrogate, model: Model, gpu: Gpu, gpus_per_node: int = 8, expert_parallel_sizes: Sequence[int] = ()
+    replicas: Engine, model: Model, gpu: Gpu, gpus_per_node: int = 8, expert_parallel_sizes: Sequence[int] = ()
 ) -> Iterator[Instance]:
     """Yields the instances worth a look: every tensor-parallel size within a node, pipelines where none of those fits.
 

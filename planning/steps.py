@@ -39,7 +39,7 @@ def decode_step_s(engine: Any, num_requests: int, context_tokens: float, *, num_
     """Returns the seconds in which each of `num_requests` requests of `context_tokens` tokens gets its next token.
 
     Args:
-        engine: one ENGINE record, from `Surrogate.engine`.
+        engine: one ENGINE record, from `Engine.engine`.
         num_requests: the batch.
         context_tokens: of each, the new token included; rounded to tokens.
         num_adapters: distinct LoRA adapters in the batch.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numba as nb
 
+from replicas import door
 from replicas.delivery import count_in_system
-from replicas.engine import turn
 from replicas.events import next_to_end
 from replicas.gateway import CHOOSE_TYPE, OBSERVE_TYPE, append_unrouted, ask, let_in, offer, refusal, reject, route, tell
 from replicas.together import first_together
@@ -127,7 +127,7 @@ def run_until(fleet: Fleet, choose: Any, observe: Any, view: RouterView, until_s
         set_now(clock, now_s)
         clock.num_events += 1
         if step_ends_at_s == now_s:
-            turn(fleet, r)
+            door.turn(fleet, r)
             if has_drained(fleet, r):
                 clock.drained = first_together(fleet, r)
                 return DRAINED

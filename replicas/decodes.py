@@ -1,17 +1,16 @@
 """The steady part of a batch: decodes that get one token in every step, kept as sums so that a step is O(1).
 
 How many they are, their context, how many need a block at this step (by step number modulo the block size), and when each
-yields its last token (a calendar). What is not steady catches up: see `replicas.scheduler`.
+yields its last token (a calendar). What is not steady catches up: that is the engine's own.
 """
 
 from typing import Any
 
-from replicas.batches import batch_of, next_batch
-from replicas.kv_blocks import computed_tokens, growth_residue, held_blocks, take_blocks
-from replicas.prefix_cache import register_blocks
+from replicas.batches import next_batch, oldest_step
+from replicas.kv_blocks import computed_tokens, growth_residue
 from replicas.queues import file_due, remove_due, sequence_of, slot_of
 from sim.compiled import verb
-from sim.records import CALENDAR, CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
+from sim.records import CALENDAR, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
 
 
 @verb
@@ -68,30 +67,6 @@ def schedule_decodes(fleet: Fleet, r: int) -> None:
 
 
 @verb
-def needs_block(fleet: Fleet, r: int, i: int) -> bool:
-    """Tells whether a decode has filled its blocks, and needs one more in the step being planned."""
-    replica, engine = fleet.replicas[r], fleet.engines[fleet.replicas[r].pool]
-    num_tokens = computed_tokens(fleet.requests[slot_of(fleet, i)], replica.num_steps - 1)
-    return num_tokens % engine.block_size == 0 and not engine.reserves_output
-
-
-@verb
-def allocate_decode(fleet: Fleet, r: int, i: int) -> None:
-    """Takes the block that a decode needs in the step being planned, if it does.
-
-    With prefix caching, the blocks it has filled can be hit from here on: including the token of this step, or with async
-    scheduling without it, as the engine does not know it yet.
-    """
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    engine = fleet.engines[replica.pool]
-    num_tokens = computed_tokens(request, replica.num_steps - 1)
-    if needs_block(fleet, r, i):
-        take_blocks(fleet, r, i, num_tokens // engine.block_size, 1)
-    if engine.enable_prefix_caching:
-        register_blocks(fleet, r, i, num_tokens + 1 - engine.async_scheduling)
-
-
-@verb
 def finish_decoding(fleet: Fleet, r: int, i: int) -> None:
     """Takes a request whose last token is in the step being planned out of the sums; it keeps its blocks until `deliver`."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
@@ -115,38 +90,19 @@ def stop_decoding(fleet: Fleet, r: int, i: int) -> None:
 
 
 @verb
-def pass_over(fleet: Fleet, r: int, i: int) -> None:
-    """Lets a decode go without its token in the step being planned: it then has one to catch up, like a short prefill.
-
-    If its last token is on the device already, it stays in the calendar, and that token will end it.
-    """
-    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    latest_step = replica.num_steps - 1
-    num_blocks = held_blocks(request, latest_step, fleet.engines[replica.pool])
-    stop_decoding(fleet, r, i)
-    if request.phase == DECODING:
-        remember_last_token(fleet, r, i)
-    request.num_computed_tokens, request.num_blocks = computed_tokens(request, latest_step), num_blocks
-    request.num_generated_tokens = request.num_computed_tokens + 1 - request.num_prompt_tokens
-    request.last_step = latest_step
-    request.phase = CATCHING_UP
-    replica.num_catching_up += 1
+def is_decode(request: Any) -> bool:
+    """Tells whether a running request is steady: it gets one token in every step, or its last is on the device."""
+    return request.phase == DECODING or request.phase == SURPLUS or request.phase == LAST_TOKEN
 
 
 @verb
-def remember_last_token(fleet: Fleet, r: int, i: int) -> None:
-    """Notes when a decode that does not go on got its last token, so that the gap it will see can be told.
-
-    If the token with which it caught up is still on the device, `deliver` will note it.
-    """
+def keep_delivered(fleet: Fleet, r: int, i: int) -> None:
+    """Leaves a decode whose machine goes with the tokens that it was sent; those still on the device are lost."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
-    first_step = request.last_step - (request.num_output_tokens - request.num_generated_tokens) + 1
-    latest_step = replica.num_steps - 1
-    if first_step < latest_step:
-        if replica.num_in_flight > 0:
-            request.last_token_at_s = batch_of(fleet, r, latest_step).ends_at_s
-        else:
-            request.last_token_at_s = replica.last_step_ended_at_s
+    num_delivered = request.num_output_tokens - (request.last_step - (oldest_step(fleet, r) - 1))
+    if num_delivered > request.num_generated_tokens:
+        request.num_generated_tokens = num_delivered
+        request.last_token_at_s = replica.last_step_ended_at_s
 
 
 @verb

@@ -5,9 +5,9 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from replicas import door
 from replicas.block_keys import write_keys
 from replicas.delivery import count_in_flight, end
-from replicas.engine import enqueue, longest_answer
 from replicas.queues import append, client_of, remove, sequence_of, slot_of
 from replicas.rate_limit import level_at, most_tokens, reserve
 from sim.bundle_types import first_of
@@ -18,8 +18,6 @@ from sim.records import (
     NO_REASON,
     NONE,
     OTHER_MODEL,
-    OVER_KV_CACHE,
-    OVER_MAX_MODEL_LEN,
     OVER_QUEUED_REQS,
     OVER_QUEUED_TOKENS,
     OVER_RATE_LIMIT,
@@ -95,24 +93,12 @@ def ttft_refusal(fleet: Fleet, r: int, i: int) -> int:
 
 @verb
 def engine_refusal(fleet: Fleet, pool: int, i: int) -> int:
-    """Returns why this pool's engine could never serve request `i`: model, context, or the KV of all but its last token.
-
-    Clients that name a limit (`max_tokens`) get what fits, as from vLLM's API server; those that want exactly what they
-    ask for are refused if that does not.
-    """
+    """Returns why this pool's engine could never serve request `i`: it runs another model, or refuses it itself."""
     engine, request = fleet.engines[pool], fleet.requests[slot_of(fleet, i)]
     kind = fleet.classes[request.class_id]
     if kind.model not in (0, engine.model):
         return OTHER_MODEL
-    num_tokens = request.num_prompt_tokens + request.num_output_tokens
-    if kind.max_tokens > 0:
-        num_tokens = request.num_prompt_tokens + max(1, longest_answer(fleet, pool, i))
-    if num_tokens > engine.max_model_len:
-        return OVER_MAX_MODEL_LEN
-    num_ahead = engine.num_speculative_tokens + engine.num_lookahead_tokens
-    if min(num_tokens - 1 + num_ahead, engine.max_model_len) > engine.num_usable_blocks * engine.block_size:
-        return OVER_KV_CACHE
-    return NO_REASON
+    return door.refuse(fleet, pool, i)
 
 
 @rare
@@ -245,7 +231,7 @@ def send(fleet: Fleet, r: int, i: int) -> None:
         fleet.clients[r, client_of(fleet, i)].num_new += 1
         seen.num_waiting += 1
         seen.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens
-    enqueue(fleet, r, i, clock.now_s)
+    door.enqueue(fleet, r, i, clock.now_s)
 
 
 @verb

@@ -5,24 +5,14 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from replicas import door
 from replicas.gateway import engine_refusal
-from replicas.kv_blocks import computed_tokens, held_blocks
 from replicas.queues import slot_of
 from sim.compiled import loop, verb
 from sim.records import NO_REASON, NONE, Fleet
 from sim.signatures import FLEET_TYPE
 
 LONGEST_QUEUE = 10_000
-
-
-@verb
-def shared_blocks(fleet: Fleet, r: int, num_held: int) -> int:
-    """Returns how many blocks of replica `r` somebody holds, if their holders add up to `num_held`; else 0."""
-    num_blocks = num_holders = 0
-    for b in range(fleet.loads[r].num_usable_blocks):
-        num_blocks += fleet.blocks[r, b].num_holders > 0
-        num_holders += fleet.blocks[r, b].num_holders
-    return num_blocks if num_holders == num_held else 0
 
 
 @verb
@@ -35,24 +25,17 @@ def before_first(request: Any) -> int:
 def recount(fleet: Fleet, r: int, counts: Any) -> None:
     """Walks replica `r`'s lists and fills `counts`, (6,), as `DataPlane.recounts` says.
 
-    With prefix caching, blocks that several requests share are counted once, and the holders of all blocks must add up to what
-    the requests hold; if they do not, no block is counted.
-
     A queue of more than `LONGEST_QUEUE` is taken at its word: in an overload, recounting it would take longer than the run.
     """
     replica, load = fleet.replicas[r], fleet.loads[r]
-    engine = fleet.engines[replica.pool]
     counts[:] = 0
     i = replica.running.head
     while i != NONE:
         request = fleet.requests[slot_of(fleet, i)]
         counts[0] += 1
-        counts[2] += held_blocks(request, replica.num_steps - 1, engine)
-        counts[3] += computed_tokens(request, replica.num_steps - 1)
         counts[5] += before_first(request)
         i = request.next
-    if engine.enable_prefix_caching:
-        counts[2] = shared_blocks(fleet, r, counts[2])
+    door.recount(fleet, r, counts)
     if load.num_waiting > LONGEST_QUEUE:
         counts[1], counts[4], counts[5] = load.num_waiting, load.waiting_tokens, replica.tokens_before_first
         return

@@ -1,15 +1,9 @@
-"""The KV cache of one replica in blocks: how many a request holds and needs, and the taking and giving back.
-
-Without prefix caching, which block holds what does not matter, and blocks are only counted. With it, `block_pool` knows
-each one.
-"""
+"""The KV cache of one replica in blocks: how many a request holds and needs."""
 
 from typing import Any
 
-from replicas.block_pool import give_back, take
-from replicas.queues import sequence_of, slot_of
 from sim.compiled import verb
-from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, SURPLUS, Fleet
+from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, SURPLUS
 
 
 @verb
@@ -61,26 +55,3 @@ def growth_residue(request: Any, block_size: int) -> int:
     It needs one when its computed tokens fill its blocks: prompt + output - 2 - (last_step - step) = 0 (mod block_size).
     """
     return (request.last_step + 2 - request.num_prompt_tokens - request.num_output_tokens) % block_size
-
-
-@verb
-def take_blocks(fleet: Fleet, r: int, i: int, num_held: int, num_blocks: int) -> None:
-    """Gives request `i`, which holds `num_held` blocks, that many more; the caller has checked that they are free."""
-    fleet.loads[r].num_free_blocks -= num_blocks
-    if fleet.engines[fleet.replicas[r].pool].enable_prefix_caching:
-        row = sequence_of(fleet, i).row
-        for k in range(num_held, num_held + num_blocks):
-            fleet.tables[r, row, k] = take(fleet, r)
-
-
-@verb
-def free_blocks(fleet: Fleet, r: int, i: int, step: int) -> None:
-    """Gives back all that request `i` holds on replica `r` as of `step`; call it before its phase changes."""
-    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
-    engine = fleet.engines[replica.pool]
-    num_blocks = held_blocks(request, step, engine)
-    load.running_tokens -= computed_tokens(request, replica.num_steps - 1)
-    if engine.enable_prefix_caching:
-        load.num_free_blocks += give_back(fleet, r, sequence_of(fleet, i).row, num_blocks)
-    else:
-        load.num_free_blocks += num_blocks

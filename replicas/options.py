@@ -166,6 +166,7 @@ class EngineOptions(Params):
             "num_speculative_tokens": self.num_speculative_tokens,
             "jump_forward": self.jump_forward,
             "scheduling_policy lpm": self.scheduling_policy == "lpm",
+            "long_prefill_token_threshold": self.long_prefill_token_threshold > 0,
         }
         for what, is_asked in asked.items():
             if is_asked and self.batching != "continuous":

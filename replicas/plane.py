@@ -12,13 +12,14 @@ from replicas.data_plane import run_until
 from replicas.eviction import clear, evict
 from replicas.gateway import choose_in_python, observe_nothing, route_unrouted
 from replicas.integrity import LONGEST_QUEUE, recount, recount_unrouted
+from replicas.schedulers import check_schedulers
 from sim.compiled import Pointer, entry_point, raising
 from sim.errors import ConfigError
 from sim.observing import take_event
 from sim.outside import guarded, own_code
 from sim.records import BAD_ROUTE, DRAIN_TIMEOUT, NEEDS_OBSERVER, NEEDS_ROUTE, NO_LIMIT, NO_REASON, NONE, Fleet
 from sim.routing import Routing
-from sim.signatures import CHOOSE_SIGNATURE, OBSERVE_SIGNATURE
+from sim.signatures import CHOOSE_SIGNATURE, OBSERVE_SIGNATURE, view_type
 from sim.window import NO_SEGMENTS, load, new_fleet, take_ended, with_ring
 
 _run_until, _route_unrouted = entry_point(run_until), entry_point(route_unrouted)
@@ -30,7 +31,7 @@ def _called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def compiled(routing: Routing) -> tuple[Pointer, Pointer]:
     """Returns the addresses of a router's functions, compiled for what it remembers and for its options."""
-    own = routing.view._numba_type_
+    own = view_type(*routing.view.own_dtypes)
     with own_code(routing.choose):
         choose = Pointer(routing.choose, CHOOSE_SIGNATURE.return_type(own), CHOOSE_SIGNATURE)
         observe, seen = routing.observe or observe_nothing, own if routing.observe else OBSERVE_SIGNATURE.args[0]
@@ -66,6 +67,7 @@ class DataPlane:
     ) -> None:
         in_flight = NO_LIMIT if max_concurrency is None else max_concurrency
         limits = (scrape_interval_s, classes, in_flight, max_follows, routing)
+        check_schedulers(engines)
         self.fleet: Fleet = new_fleet(engines, sum(num_slots), num_itl_bins, *limits)
         self.segments_of = segments_of
         self.fleet.engines["first_slot"] = np.cumsum([0, *num_slots[:-1]])

@@ -6,7 +6,7 @@ from replicas.catalog import Gpu, Model
 from replicas.links import links_of
 from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes_read
 from replicas.options import EngineOptions
-from replicas.vllm_defaults import largest_graph_tokens
+from replicas.vllm.defaults import largest_graph_tokens
 
 NETWORK_BYTES_PER_S = 50e9
 """Of each GPU, to other machines: between stages and between experts. Assumption: one 400 Gbit/s network card a GPU."""

@@ -33,7 +33,7 @@ class Served:
 
 
 def served(rows: NDArray[Any], engine: Any, max_tokens: NDArray[np.int64], asks: NDArray[np.bool_]) -> Served:
-    """Returns what of the requests this engine would serve. The rules are the door's: `replicas.gateway.engine_refusal`.
+    """Returns what of the requests this engine would serve. The rules are the engine's own: `refuse` of `replicas.door`.
 
     Args:
         rows: (n,) ARRIVAL records, n at least 1.

@@ -353,7 +353,7 @@ ENGINE = np.dtype(
         ("max_num_seqs", "i8"),
         ("max_num_batched_tokens", "i8"),
         ("block_size", "i8"),
-        ("num_usable_blocks", "i8"),  # vLLM's num_gpu_blocks less its null block
+        ("num_usable_blocks", "i8"),  # that requests can hold
         ("watermark_blocks", "i8"),
         ("max_model_len", "i8"),
         ("enable_chunked_prefill", "i8"),
@@ -363,10 +363,10 @@ ENGINE = np.dtype(
         ("prefill_schedule_interval", "i8"),  # plans from one that may prefill to the next
         ("long_prefill_token_threshold", "i8"),  # 0 = none
         ("long_prefill_token_threshold_adaptive", "i8"),  # not below an even share of the budget
-        ("threshold_binds_alone", "i8"),  # vLLM 0.30
-        ("passed_by_go_first", "i8"),  # vLLM 0.30: ahead of preempted ones, too; not by priority
+        ("threshold_binds_alone", "i8"),  # it also cuts a prompt that is alone
+        ("passed_by_go_first", "i8"),  # ahead of preempted ones, too; not by priority
         ("schedules_by_priority", "i8"),
-        ("schedules_by_prefix", "i8"),  # SGLang's longest prefix match
+        ("schedules_by_prefix", "i8"),  # the longest prefix in the cache first
         ("enable_prefix_caching", "i8"),
         ("first_slot", "i8"),  # of the pool
         ("model", "i8"),  # its number, where pools serve several
@@ -375,7 +375,7 @@ ENGINE = np.dtype(
         ("max_num_queued_reqs", "i8"),  # of a machine, running ones too; 0 = no limit
         ("max_num_queued_tokens", "i8"),  # prompts of those without a first token; 0 = no limit
         ("reserves_output", "i8"),  # blocks for the whole answer are taken at admission, as before paged caches
-        ("admits_when_empty", "i8"),  # static batching: no one joins a running batch
+        ("scheduler", "i8"),  # whose rules plan its steps: a number that the engines give themselves
         ("max_loras", "i8"),  # distinct adapters in a step; 0 = no LoRA
         ("jump_forward", "i8"),  # text that a grammar forces is computed at once
         ("num_speculative_tokens", "i8"),
@@ -542,18 +542,11 @@ class RouterView(Bundle):
     memory: Annotated[Any, None, 1]  # (memory_size,) of the dtype that it declares, zero at first
     options: Annotated[Any, None, 0]  # by name, as the config gives them
 
-    _own_dtypes: tuple[Any, Any] = field(init=False, repr=False)
+    own_dtypes: tuple[Any, Any] = field(init=False, repr=False)  # of its memory and of its options
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "_own_dtypes", (self.memory.dtype, self.options.dtype))
-
-    @property
-    def _numba_type_(self) -> Any:
-        """The type for which its router is compiled."""
-        from sim.signatures import view_type  # here: reading records needs no compiler
-
-        return view_type(*self._own_dtypes)
+        object.__setattr__(self, "own_dtypes", (self.memory.dtype, self.options.dtype))
 
 
 def records(dtype: np.dtype[Any], *shape: int) -> Any:

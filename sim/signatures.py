@@ -17,6 +17,9 @@ def view_type(memory: Any, options: Any) -> BundleType:
     return BundleType(RouterView, memory=memory, options=options)
 
 
+RouterView._numba_type_ = property(lambda view: view_type(*view.own_dtypes))  # type: ignore[attr-defined]
+"""The type for which a view's router is compiled."""
+
 VIEW_TYPE = view_type("u1", "u1")
 """A view as those see it who only pass it on: its memory and options are bytes to them."""
 

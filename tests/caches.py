@@ -7,11 +7,11 @@ import numba as nb
 import numpy as np
 
 from experiments.contracts.fleets import classes, engine
-from replicas.block_pool import give_back, unregister
 from replicas.eviction import clear
-from replicas.kv_blocks import take_blocks
-from replicas.prefix_cache import count_free, hold_hits, look_up, register_blocks
 from replicas.queues import sequence_of
+from replicas.vllm.allocation import take_blocks
+from replicas.vllm.block_pool import give_back, unregister
+from replicas.vllm.prefix_cache import count_free, hold_hits, look_up, register_blocks
 from sim.coming import appear, count_arrival
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS

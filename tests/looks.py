@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from experiments.contracts.fleets import Constant, classes, engine, run
-from replicas import admission
 from replicas.queues import slot_of
+from replicas.vllm import admission
 from sim.records import ARRIVAL
 
 FEW, MANY = 60, 120

@@ -27,7 +27,7 @@ from replicas.calibration.shapes import worth_measuring
 from replicas.calibration.steps import write_steps
 from replicas.links import Links, links_of
 from replicas.memory import BF16_BYTES
-from replicas.vllm_defaults import largest_graph_tokens
+from replicas.vllm.defaults import largest_graph_tokens
 from sim.errors import ConfigError
 
 FILE, STEPS = "calibration.yaml", "steps.parquet"

@@ -13,7 +13,7 @@ import pandas as pd
 
 from replicas.calibration.steps import StepError, read_steps
 from replicas.catalog import Gpu
-from replicas.vllm_defaults import largest_graph_tokens
+from replicas.vllm.defaults import largest_graph_tokens
 from sim.errors import TraceError
 
 REQUEST_COLUMNS = ("arrival_s", "first_token_s", "last_token_s", "prompt_len", "output_len")

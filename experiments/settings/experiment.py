@@ -15,9 +15,9 @@ from experiments.settings.gateway import OPEN, Gateway
 from experiments.settings.router import ROUTER, Router
 from replicas import catalog
 from replicas.catalog import Gpu, Model
+from replicas.engine import Engine
 from replicas.lifecycle import Lifecycle
 from replicas.served import Served, served
-from replicas.surrogate import Surrogate
 from sim.kinds import KindOf
 from sim.limits import MAX_SEED, MAX_SLOTS, MAX_TOKENS, MIN_INTERVAL_S
 from sim.outside import own_code
@@ -26,7 +26,7 @@ from traces.generated import Generated
 from traces.traffic import Traffic
 
 TRAFFIC = KindOf("traffic", traces.KINDS, Traffic)
-REPLICAS = KindOf("kind of replica", replicas.KINDS, Surrogate)
+REPLICAS = KindOf("kind of replica", replicas.KINDS, Engine)
 AUTOSCALER = KindOf("autoscaler", autoscalers.KINDS, Autoscaler)
 
 
@@ -119,7 +119,7 @@ class Pool(Params):
     gpu: Annotated[Gpu, Catalogued(catalog.gpu, catalog.gpus)] = Field(
         description="The GPU: a name of replicas/gpus.csv such as h100-sxm, or a mapping"
     )
-    replicas: Annotated[Surrogate, REPLICAS] = Field(description="The engine of one replica, in vLLM's words")
+    replicas: Annotated[Engine, REPLICAS] = Field(description="The engine of one replica, in vLLM's words")
     lifecycle: Lifecycle = Field(
         default_factory=Lifecycle, description="How long a new replica takes to get ready, and how an old one leaves"
     )

@@ -11,6 +11,7 @@ from experiments.settings.router import ROUTER, Router
 from planning.published import PublishedFleet
 from replicas import catalog
 from replicas.catalog import Gpu, Model
+from replicas.engine import Engine
 from replicas.lifecycle import Lifecycle
 from replicas.surrogate import Surrogate
 from sim.limits import MAX_SEED, MIN_INTERVAL_S
@@ -90,7 +91,7 @@ class Plan(Study):
         description="The served model: a name of replicas/models.csv such as llama-3.1-70b, or a mapping"
     )
     hardware: list[Hardware] = Field(min_length=1, description="The GPUs to choose from")
-    replicas: Annotated[Surrogate, REPLICAS] = Field(
+    replicas: Annotated[Engine, REPLICAS] = Field(
         default_factory=Surrogate, description="The engine of one instance, in vLLM's words; its parallelism is searched"
     )
     tensor_parallel_sizes: list[Annotated[int, Field(ge=1)]] | None = Field(

@@ -5,13 +5,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from replicas.catalog import Gpu, Model
+from replicas.engine import Engine
 from replicas.live.interface import LiveEngine
 from replicas.live.model_shape import vllm_model_config
 from replicas.memory import kv_bytes_per_token
-from replicas.surrogate import Surrogate
 
 
-class Vllm(Surrogate):
+class Vllm(Engine):
     """A real vLLM in this process, stepped in virtual time. Takes a surrogate's options, so the same file runs on either.
 
     What vLLM knows by the same name it is given. What describes step times (efficiencies, overheads, CPU) describes the

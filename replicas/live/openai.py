@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from replicas.catalog import Gpu, Model
+from replicas.engine import Engine
 from replicas.live.interface import Limits, LiveEngine, Scheduled, Step
-from replicas.surrogate import Surrogate
 from sim.errors import EngineError
 
 POLL_S = 0.002
@@ -28,7 +28,7 @@ MOST_IN_FLIGHT = 4096
 """Requests at one time: a thread each."""
 
 
-class OpenAiServer(Surrogate):
+class OpenAiServer(Engine):
     """A running server behind a base URL, such as `vllm serve`. Requests go to it when they arrive, in real time, streamed.
 
     Takes a surrogate's options, so the same file runs on either; they describe the surrogate, not the server.

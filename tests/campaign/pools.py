@@ -57,6 +57,8 @@ def engine(random: Random, hardware: tuple[str, str, int]) -> Section:
     if hardware == CALIBRATED and "pipeline_parallel_size" not in found and random.random() < 0.3:
         found = {name: value for name, value in found.items() if not name.startswith(MEASURED)}
         found |= {"calibration": CALIBRATION, **some(random, 0.5, step_time_scale=1.5)}
+    if "batching" in found:  # which splits no prompts
+        found.pop("long_prefill_token_threshold", None)
     if not found.get("enable_chunked_prefill", "batching" not in found):
         found["max_num_batched_tokens"] = max(max_model_len, found["max_num_batched_tokens"])
     return found

@@ -16,12 +16,12 @@ import numpy as np
 
 from experiments.contracts.fleets import ASKED
 from replicas.batches import take_up
-from replicas.delivery import deliver
-from replicas.engine import enqueue
+from replicas.door import enqueue
 from replicas.eviction import clear
 from replicas.kv_blocks import computed_tokens
 from replicas.queues import slot_of
-from replicas.scheduler import plan
+from replicas.vllm.delivery import deliver
+from replicas.vllm.scheduler import plan
 from sim.compiled import loop
 from sim.metrics import NUM_ITL_BINS
 from sim.records import ARRIVAL, CLASS, ENGINE, NONE, SEGMENT, Fleet, records

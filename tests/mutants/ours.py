@@ -11,6 +11,7 @@ OPTIONS = "tests/unit/test_scheduler_options.py"
 TIMELINES = "tests/golden/test_timelines.py"
 VLLM = "tests/conformance/test_recordings.py"
 CACHE = "tests/unit/test_prefix_cache.py"
+STATIC = "tests/property/test_static_batching.py"
 GATEWAY = "tests/property/test_gateway.py"
 TURNS = "tests/unit/test_conversations.py"
 SCORES = "tests/unit/test_router_scores.py"
@@ -37,7 +38,7 @@ COMPILED = [
     ),
     # who is admitted
     compiled(
-        "replicas/admission.py",
+        "replicas/vllm/admission.py",
         "load.num_running < engine.max_num_seqs and",
         "load.num_running <= engine.max_num_seqs and",
         VLLM,
@@ -45,7 +46,7 @@ COMPILED = [
         "mixed_sync",
     ),
     compiled(
-        "replicas/admission.py",
+        "replicas/vllm/admission.py",
         "    if load.num_running > 0:\n        need += engine.watermark_blocks",
         "    if load.num_running >= 0:\n        need += engine.watermark_blocks",
         OPTIONS,
@@ -53,16 +54,16 @@ COMPILED = [
         "last_block",
     ),
     compiled(
-        "replicas/admission.py",
+        "replicas/vllm/admission.py",
         "return need <= load.num_free_blocks",
         "return need < load.num_free_blocks",
         OPTIONS,
         "-k",
         "last_block",
     ),
-    compiled("replicas/admission.py", "need += count_free(fleet, r, num_hits)", "need += 0", CACHE, "-k", "take_room"),
+    compiled("replicas/vllm/admission.py", "need += count_free(fleet, r, num_hits)", "need += 0", CACHE, "-k", "take_room"),
     compiled(
-        "replicas/admission.py",
+        "replicas/vllm/admission.py",
         "if chunk > budget and not engine",
         "if chunk >= budget and not engine",
         OPTIONS,
@@ -70,7 +71,7 @@ COMPILED = [
         "whole_budget",
     ),
     compiled(
-        "replicas/admission.py",
+        "replicas/held_up.py",
         "now_s < fleet.lore[r, class_id].grammar_ready_at_s",
         "now_s <= fleet.lore[r, class_id].grammar_ready_at_s",
         OPTIONS,
@@ -78,7 +79,7 @@ COMPILED = [
         "grammar_s",
     ),
     compiled(
-        "replicas/admission.py",
+        "replicas/held_up.py",
         "== engine.max_loras and not has_adapter",
         "== engine.max_loras or not has_adapter",
         OPTIONS,
@@ -86,7 +87,7 @@ COMPILED = [
         "max_loras",
     ),
     compiled(
-        "replicas/admission.py",
+        "replicas/vllm/admission.py",
         "if engine.scheduler_reserve_full_isl:",
         "if not engine.scheduler_reserve_full_isl:",
         OPTIONS,
@@ -94,7 +95,7 @@ COMPILED = [
         "reserve_full_isl",
     ),
     compiled(
-        "replicas/admission.py",
+        "replicas/moves.py",
         "load.running_tokens += num_cached_tokens",
         "load.running_tokens += 0",
         VLLM,
@@ -102,9 +103,14 @@ COMPILED = [
         "-k",
         "prefix_sync or used_once",
     ),
+    # static batching
+    compiled(
+        "replicas/static/engine.py", "if load.num_running == 0 and load.num_waiting > 0:", "if load.num_waiting > 0:", STATIC
+    ),
+    compiled("replicas/static/engine.py", "if load.num_running > 0:", "if load.num_running >= 0:", STATIC),
     # who is preempted, and the step after
     compiled(
-        "replicas/scheduler.py",
+        "replicas/vllm/scheduler.py",
         "if replica.num_preemptions == num_preemptions and load.num_waiting > 0",
         "if load.num_waiting > 0",
         OPTIONS,
@@ -112,7 +118,7 @@ COMPILED = [
         "admits_nobody",
     ),
     compiled(
-        "replicas/preemption.py",
+        "replicas/vllm/preemption.py",
         "        return replica.running.tail",
         "        return replica.running.head",
         TIMELINES,
@@ -121,7 +127,7 @@ COMPILED = [
         OPTIONS,
     ),
     compiled(
-        "replicas/preemption.py",
+        "replicas/vllm/preemption.py",
         "if goes_before(fleet, victim, i):",
         "if goes_before(fleet, i, victim):",
         OPTIONS,
@@ -129,7 +135,7 @@ COMPILED = [
         "who_is_preempted",
     ),
     compiled(
-        "replicas/preemption.py",
+        "replicas/vllm/preemption.py",
         "request.num_output_tokens - (request.last_step - latest_step)",
         "request.num_output_tokens - (request.last_step - latest_step) - 1",
         TIMELINES,
@@ -139,14 +145,14 @@ COMPILED = [
     ),
     # the prefix cache
     compiled(
-        "replicas/prefix_cache.py",
+        "replicas/vllm/prefix_cache.py",
         "request.num_generated_tokens - 1) // engine",
         "request.num_generated_tokens) // engine",
         CACHE,
         "-k",
         "all_cached",
     ),
-    compiled("replicas/prefix_cache.py", "if engine.drops_last_hit and num_hits > 0:", "if num_hits > 1:", CACHE),
+    compiled("replicas/vllm/prefix_cache.py", "if engine.drops_last_hit and num_hits > 0:", "if num_hits > 1:", CACHE),
     # what a step's end brings
     compiled(
         "replicas/delivery.py",
@@ -178,13 +184,13 @@ COMPILED = [
     compiled("sim/timed.py", "one.number < other.number", "one.number > other.number", "tests/property/test_timed.py"),
     # drafts, and text that a grammar forces
     compiled(
-        "replicas/speculation.py",
+        "replicas/vllm/speculation.py",
         "if draw >= engine.acceptance_rate:",
         "if draw < engine.acceptance_rate:",
         f"{OPTIONS}::test_e31_num_speculative_tokens_and_acceptance_rate[2-1.0-False]",
     ),
     compiled(
-        "replicas/speculation.py",
+        "replicas/vllm/speculation.py",
         "if place >= kind.num_free_tokens else 0",
         "if place > kind.num_free_tokens else 0",
         "tests/unit/test_jump_forward.py",
@@ -196,7 +202,7 @@ COMPILED = [
         "replicas/gateway.py", "if ttft_s > kind.admitted_ttft_s:", "if ttft_s >= kind.admitted_ttft_s:", GATEWAY, "-k", "t40"
     ),
     compiled(
-        "replicas/gateway.py",
+        "replicas/vllm/engine.py",
         "if num_tokens > engine.max_model_len:",
         "if num_tokens >= engine.max_model_len:",
         TIMELINES,

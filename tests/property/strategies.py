@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import routers
 from experiments.contracts.fleets import Ran, Script, arrivals, classes, engine, run
+from replicas.schedulers import STATIC
 
 FIXED_STEP = {"overhead_s": 0.5}
 """Every step lasts as long as the gaps between arrivals are multiples of: many things happen at one instant."""
@@ -168,7 +169,7 @@ def other_engines(draw: st.DrawFn) -> Workload:
                 {"schedules_by_prefix": 1, "schedules_by_priority": 0, "enable_prefix_caching": 1},
                 {"jump_forward": 1, "async_scheduling": 0, "num_stages": 1},
                 {**PLAIN, "reserves_output": 1, **whole_prompts},
-                {**PLAIN, "reserves_output": 1, "admits_when_empty": 1, **whole_prompts},
+                {**PLAIN, "reserves_output": 1, "scheduler": STATIC, **whole_prompts},
             ]
         )
     )

@@ -5,7 +5,7 @@ Source: vLLM 0.32.0, `Scheduler.schedule(throttle_prefills)` and `DPEngineCorePr
 """
 
 from replicas.queues import sequence_of, slot_of
-from replicas.speculation import grows_unevenly
+from replicas.vllm.speculation import grows_unevenly
 from sim.compiled import rare, verb
 from sim.records import CATCHING_UP, NONE, Fleet
 

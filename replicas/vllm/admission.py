@@ -7,14 +7,11 @@ that must wait for something else (its grammar, a slot for its adapter) lets the
 from typing import Any
 
 from replicas.batches import next_batch, oldest_step
-from replicas.catching_up import allocate_chunk, schedule_chunk, threshold_of
+from replicas.held_up import add_adapter, is_held_up, pass_by_line
 from replicas.kv_blocks import blocks_for, reserved_blocks
-from replicas.prefix_cache import count_free, hold_hits, look_up
+from replicas.moves import begin_running
 from replicas.queues import (
-    append,
     insert_after,
-    leave_waiting,
-    lets_passed_by_go_first,
     look_from_the_front,
     mark_passed_by,
     next_place,
@@ -23,8 +20,10 @@ from replicas.queues import (
     sequence_of,
     slot_of,
 )
+from replicas.vllm.catching_up import allocate_chunk, schedule_chunk, threshold_of
+from replicas.vllm.prefix_cache import count_free, hold_hits, look_up
 from sim.compiled import rare, verb
-from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
+from sim.records import NONE, Fleet
 
 MOST_SORTED = 128
 """Waiting requests up to which SGLang sorts its queue by prefix."""
@@ -36,8 +35,6 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
     replica, load = fleet.replicas[r], fleet.loads[r]
     engine = fleet.engines[replica.pool]
     batch = next_batch(fleet, r)
-    if engine.admits_when_empty and load.num_running > 0:
-        return
     if engine.schedules_by_prefix and load.num_waiting <= MOST_SORTED:
         sort_by_prefix(fleet, r)
     joins_others = batch.num_requests > 0
@@ -56,20 +53,6 @@ def admit_waiting(fleet: Fleet, r: int, now_s: float) -> None:
                 return
             admit(fleet, r, i, num_hits, chunk, now_s)
         i = next_waiting(fleet, r)
-
-
-@rare
-def pass_by_line(fleet: Fleet, r: int, i: int) -> None:
-    """Passes by request `i`, which is held up, and with it all of its line.
-
-    Where it matters who was passed by, each is marked when it is reached for the first time.
-    """
-    engine, line = fleet.engines[fleet.replicas[r].pool], own_line(fleet, r, i)
-    if engine.prefill_schedule_interval > 1 or lets_passed_by_go_first(fleet, r):
-        mark_passed_by(fleet, r, i)
-        line.cursor = fleet.requests[slot_of(fleet, line.last_passed_by)].next
-    else:
-        line.cursor = NONE
 
 
 @rare
@@ -122,50 +105,6 @@ def awaits_token(fleet: Fleet, r: int, i: int) -> bool:
 
 
 @verb
-def is_held_up(fleet: Fleet, r: int, class_id: int, now_s: float) -> bool:
-    """Tells whether requests of this class are passed by: their grammar is not compiled, or no room is for their adapter.
-
-    In one step, what is held up stays so.
-    """
-    engine, kind = fleet.engines[fleet.replicas[r].pool], fleet.classes[class_id]
-    if kind.grammar_s > 0 and now_s < fleet.lore[r, class_id].grammar_ready_at_s:
-        return True
-    if engine.max_loras == 0 or kind.adapter == 0:
-        return False
-    return next_batch(fleet, r).num_adapters == engine.max_loras and not has_adapter(fleet, r, class_id)
-
-
-@verb
-def has_adapter(fleet: Fleet, r: int, class_id: int) -> bool:
-    """Tells whether the step being planned runs this class's adapter already."""
-    return fleet.lore[r, fleet.classes[class_id].adapter].adapter_step == fleet.replicas[r].num_steps
-
-
-@verb
-def add_adapter(fleet: Fleet, r: int, class_id: int) -> None:
-    """Counts this class's adapter among those of the step being planned."""
-    replica, adapter = fleet.replicas[r], fleet.classes[class_id].adapter
-    if adapter > 0 and not has_adapter(fleet, r, class_id):
-        fleet.lore[r, adapter].adapter_step = replica.num_steps
-        next_batch(fleet, r).num_adapters += 1
-
-
-@rare
-def count_adapters(fleet: Fleet, r: int) -> None:
-    """Counts the distinct adapters of the running requests that the step being planned gives tokens."""
-    replica = fleet.replicas[r]
-    i = replica.running.head
-    while i != NONE:
-        request = fleet.requests[slot_of(fleet, i)]
-        is_scheduled = request.phase == DECODING or request.phase == SURPLUS
-        is_scheduled |= request.phase == LAST_TOKEN and request.last_step == replica.num_steps
-        is_scheduled |= request.phase == CATCHING_UP and request.num_new_tokens > 0
-        if is_scheduled:
-            add_adapter(fleet, r, request.class_id)
-        i = request.next
-
-
-@verb
 def first_chunk(fleet: Fleet, r: int, i: int, num_hits: int, joins_others: bool) -> int:
     """Returns how many tokens request `i` would get at its admission after `num_hits` cached blocks; 0 = not in this step."""
     replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
@@ -212,28 +151,14 @@ def fits(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int) -> bool:
 @verb
 def admit(fleet: Fleet, r: int, i: int, num_hits: int, chunk: int, now_s: float) -> None:
     """Moves request `i` from the waiting to the running requests, with its cached blocks and its first chunk."""
-    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
-    engine = fleet.engines[replica.pool]
-    num_cached_tokens = num_hits * engine.block_size
-    leave_waiting(fleet, r, i)
-    append(fleet, replica.running, i)
-    load.num_waiting -= 1
-    load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
-    load.num_running += 1
-    load.running_tokens += num_cached_tokens
-    if not request.scheduled_at_s <= now_s:
-        request.scheduled_at_s = now_s
-        request.num_cached_tokens = num_cached_tokens
-    request.phase = CATCHING_UP
-    request.last_step = NONE
-    request.num_computed_tokens, request.num_blocks = num_cached_tokens, num_hits
-    replica.num_catching_up += 1
+    load, request = fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    engine = fleet.engines[fleet.replicas[r].pool]
+    begin_running(fleet, r, i, num_hits * engine.block_size, now_s)
+    request.num_blocks = num_hits
     if engine.enable_prefix_caching:
         hold_hits(fleet, r, i, num_hits)
     if engine.reserves_output:
         load.num_free_blocks -= reserved_blocks(request, engine)
-    if fleet.classes[request.class_id].grammar_s > 0:
-        replica.num_masks += 1
     add_adapter(fleet, r, request.class_id)
     allocate_chunk(fleet, r, i, chunk)
     schedule_chunk(fleet, r, i, chunk)

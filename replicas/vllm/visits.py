@@ -4,10 +4,12 @@ For the steps that are not steady: blocks are short, several requests catch up, 
 """
 
 from replicas.batches import next_batch
-from replicas.catching_up import allocate_chunk, chunk_of, need_of, schedule_chunk
-from replicas.decodes import allocate_decode, needs_block, pass_over, schedule_decodes
-from replicas.preemption import preempt, victim_of
+from replicas.decodes import schedule_decodes
 from replicas.queues import sequence_of, slot_of
+from replicas.vllm.allocation import allocate_decode, needs_block
+from replicas.vllm.catching_up import allocate_chunk, chunk_of, need_of, schedule_chunk
+from replicas.vllm.passing_over import pass_over
+from replicas.vllm.preemption import preempt, victim_of
 from sim.compiled import rare, verb
 from sim.records import CATCHING_UP, LAST_TOKEN, NONE, WAITING, Fleet
 

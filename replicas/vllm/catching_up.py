@@ -5,11 +5,12 @@ They have more tokens than have been computed, and each step computes a chunk of
 
 from replicas.batches import next_batch
 from replicas.decodes import start_decoding
-from replicas.kv_blocks import blocks_for, take_blocks
-from replicas.prefill_pacing import is_prefilling
-from replicas.prefix_cache import register_blocks
+from replicas.kv_blocks import blocks_for
 from replicas.queues import sequence_of, slot_of
-from replicas.speculation import grows_unevenly, schedule_drafts
+from replicas.vllm.allocation import take_blocks
+from replicas.vllm.prefill_pacing import is_prefilling
+from replicas.vllm.prefix_cache import register_blocks
+from replicas.vllm.speculation import grows_unevenly, schedule_drafts
 from sim.compiled import verb
 from sim.records import Fleet
 

@@ -1,9 +1,11 @@
 """Preemption: a running request gives up its blocks and goes back to the queue. Its KV is lost; its sent tokens stay sent."""
 
-from replicas.decodes import remember_last_token, stop_decoding
-from replicas.kv_blocks import free_blocks
-from replicas.queues import goes_before, remove, return_to_waiting, slot_of
-from replicas.speculation import forget_steps, grows_unevenly
+from replicas.decodes import stop_decoding
+from replicas.moves import end_running
+from replicas.queues import goes_before, return_to_waiting, slot_of
+from replicas.vllm.allocation import free_blocks
+from replicas.vllm.passing_over import remember_last_token
+from replicas.vllm.speculation import forget_steps, grows_unevenly
 from sim.compiled import rare
 from sim.records import CATCHING_UP, DECODING, NONE, SURPLUS, WAITING, Fleet
 
@@ -47,13 +49,10 @@ def preempt(fleet: Fleet, r: int, i: int, step: int) -> None:
             request.last_token_at_s = replica.last_step_ended_at_s
         request.num_generated_tokens = request.num_output_tokens - 1
         request.last_step = NONE
-    if fleet.classes[request.class_id].grammar_s > 0:
-        replica.num_masks -= 1
-    remove(fleet, replica.running, i)
+    end_running(fleet, r, i)
     return_to_waiting(fleet, r, i)
     request.phase = WAITING
     request.num_preemptions += 1
     replica.num_preemptions += 1
-    load.num_running -= 1
     load.num_waiting += 1
     load.waiting_tokens += request.num_prompt_tokens + request.num_generated_tokens

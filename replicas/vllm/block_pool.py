@@ -150,3 +150,13 @@ def unregister(fleet: Fleet, r: int, b: int) -> None:
     while fleet.blocks[r, before].same_bucket_next != b:
         before = fleet.blocks[r, before].same_bucket_next
     fleet.blocks[r, before].same_bucket_next = block.same_bucket_next
+
+
+@verb
+def shared_blocks(fleet: Fleet, r: int, num_held: int) -> int:
+    """Returns how many blocks of replica `r` somebody holds, if their holders add up to `num_held`; else 0."""
+    num_blocks = num_holders = 0
+    for b in range(fleet.loads[r].num_usable_blocks):
+        num_blocks += fleet.blocks[r, b].num_holders > 0
+        num_holders += fleet.blocks[r, b].num_holders
+    return num_blocks if num_holders == num_held else 0

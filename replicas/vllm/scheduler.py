@@ -5,19 +5,22 @@ ones first, in order of admission, then the waiting ones.
 
 In most steps every running request is a steady decode (`replicas.decodes`) but perhaps the last, whose prefill goes on, and
 all blocks that are needed are free. Such a step is planned in bulk, at the same cost whatever the batch. In any other, the
-running requests are visited one by one as vLLM does (`replicas.visits`).
+running requests are visited one by one as vLLM does (`replicas.vllm.visits`).
 """
 
-from replicas.admission import admit_waiting, count_adapters
 from replicas.batches import clear_batch, next_batch
-from replicas.catching_up import allocate_chunk, chunk_of, need_of, schedule_chunk
-from replicas.decodes import allocate_decode, schedule_decodes
+from replicas.decodes import schedule_decodes
+from replicas.held_up import count_adapters
 from replicas.kv_blocks import computed_tokens
-from replicas.prefill_pacing import note_saturation, pace_prefills
-from replicas.prefix_cache import register_blocks
 from replicas.queues import sequence_of, slot_of
-from replicas.speculation import grows_unevenly
-from replicas.visits import visit_running
+from replicas.steps import count_step
+from replicas.vllm.admission import admit_waiting
+from replicas.vllm.allocation import allocate_decode
+from replicas.vllm.catching_up import allocate_chunk, chunk_of, need_of, schedule_chunk
+from replicas.vllm.prefill_pacing import note_saturation, pace_prefills
+from replicas.vllm.prefix_cache import register_blocks
+from replicas.vllm.speculation import grows_unevenly
+from replicas.vllm.visits import visit_running
 from sim.compiled import rare, verb
 from sim.records import CATCHING_UP, NONE, Fleet
 
@@ -44,14 +47,7 @@ def plan(fleet: Fleet, r: int, now_s: float) -> bool:
         admit_waiting(fleet, r, now_s)
     if engine.prefill_schedule_interval > 1 and replica.num_preemptions == num_preemptions and not replica.defers_prefills:
         note_saturation(fleet, r)
-    batch = next_batch(fleet, r)
-    if batch.num_requests == 0:
-        return False
-    batch.num_masks = replica.num_masks
-    load.running_tokens += batch.num_tokens
-    replica.peak_batched_tokens = max(replica.peak_batched_tokens, batch.num_tokens)
-    replica.peak_running = max(replica.peak_running, load.num_running)
-    return True
+    return count_step(fleet, r)
 
 
 @verb

@@ -1,8 +1,8 @@
 """vLLM's prefix cache: a request begins with the blocks that an earlier one with the same first tokens has filled."""
 
 from replicas.block_keys import key_of, start_keys
-from replicas.block_pool import find, hold, register
 from replicas.queues import sequence_of, slot_of
+from replicas.vllm.block_pool import find, hold, register
 from sim.compiled import rare, verb
 from sim.records import NONE, Fleet
 
