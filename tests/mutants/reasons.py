@@ -42,6 +42,20 @@ REASONS: dict[tuple[str, str], str] = {
         "- whole = cost([machine], 0.0, duration_s) + whole = cost([machine], -1.0, duration_s)",
     ): "no machine is asked for before 0 s",
     (
+        "experiments/results/timeline.py",
+        '- is_alone = len(self._pools) == 1 and (rows["pool"] == 0).all() '
+        '+ is_alone = len(self._pools) == 1 or (rows["pool"] == 0).all()',
+    ): "of requests that all are of one pool its statistics are the whole fleet's",
+    (
+        "planning/balance.py",
+        "- for _ in range(50): + for _ in range( 49):",
+    ): "a batch that is known to 2^-49 of the most is known",
+    (
+        "planning/queue_paths.py",
+        "- waits[mine] = waits_s(np.diff(arrived_at_s[mine], prepend=0.0), services_s[mine]) "
+        "+ waits[mine] = waits_s(np.diff(arrived_at_s[mine], prepend= -1.0), services_s[mine])",
+    ): "the first gap is not looked at",
+    (
         "planning/plans/confidence.py",
         "- return share < self.share - 1e-12 + return share <= self.share - 1e-12",
     ): "another verdict only for a share that is below by 1e-12 to the last bit, which is there for rounding",

@@ -121,6 +121,10 @@ def test_of_equals_power_of_d_choices_takes_the_one_drawn_first() -> None:
         assert chosen("power_of_d_choices", loads, one) == chosen("power_of_d_choices", loads, three)
 
 
+def test_a_deployment_has_one_client_unless_it_says_so() -> None:
+    assert state_of("vllm", 2).clients.shape == (2, 1)
+
+
 def test_options_reach_the_router_in_the_order_in_which_they_are_declared() -> None:
     class Two(Params):
         first: int = 3
