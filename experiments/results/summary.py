@@ -177,7 +177,10 @@ def _scope(run: Run, scope: Scope, found: Mapping[_Ask, float]) -> dict[str, Any
 
 
 def _never_sent(run: Run, scope: Scope) -> int | None:
-    """Requests whose client still held them back when the run ended: of a class or all, and of no pool, as none got there."""
+    """Requests that never arrived, of a class or all; of no pool, as none got there.
+
+    Their client still held them back when the run ended, or the request that they follow did not finish.
+    """
     if scope.kind == "pool":
         return None
     names = run.counts.classes if scope.kind == "all" else [scope.name]

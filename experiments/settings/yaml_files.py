@@ -1,5 +1,6 @@
 """Reads YAML as users expect it: 1e9 is a number, 14:30 is not, and a key given twice is a mistake."""
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -18,8 +19,20 @@ _NUMBERS = {
 """YAML 1.2's decimal numbers, with underscores. YAML 1.1, PyYAML's own, reads 1e9 as text, 14:30 as 870, 010 as 8."""
 
 
+MOST_VALUES = 100_000
+"""Keys and values of one text with its aliases spelt out; a day's rates by the second are fewer.
+
+A few lines of aliases of aliases are billions otherwise."""
+
+
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the numbers above, dates as text, and unique keys that are words."""
+    """PyYAML's safe loader with the numbers above, dates as text, unique keys that are words, and aliases within bounds."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _count(node, {})
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         first_lines: dict[str, int] = {}
@@ -50,6 +63,21 @@ for _name, _pattern in _NUMBERS.items():
 
 def _at(node: yaml.Node, text: str) -> yaml.MarkedYAMLError:
     return yaml.constructor.ConstructorError(problem=text, problem_mark=node.start_mark)
+
+
+def _count(node: yaml.Node, counts: dict[yaml.Node, int]) -> int:
+    """Returns how many keys and values a node is with its aliases spelt out; `counts` has those of lists and mappings."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if node not in counts:
+        counts[node] = 0  # while it is being counted
+        parts = node.value if isinstance(node, yaml.SequenceNode) else itertools.chain.from_iterable(node.value)
+        counts[node] = 1 + sum(_count(part, counts) for part in parts)
+    if not counts[node]:
+        raise _at(node, "an alias stands within what it is an alias of")
+    if counts[node] > MOST_VALUES:
+        raise _at(node, f"too large: {counts[node]:,} values with all aliases spelt out; at most {MOST_VALUES:,}")
+    return counts[node]
 
 
 def parse_yaml(text: str) -> Any:

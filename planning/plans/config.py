@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from experiments.calibrated import described
 from experiments.settings.experiment import REPLICAS, TRAFFIC, Study, Targets
@@ -162,6 +162,13 @@ class Plan(Study):
     def tpot_s(self) -> float | None:
         """The longest step that the TPOT target allows."""
         return min(self.slo.tpot_s.values()) if self.slo.tpot_s else None
+
+    @field_validator("slo", mode="before")
+    @classmethod
+    def _has_one_set_of_targets(cls, slo: Any) -> Any:
+        if isinstance(slo, dict) and "classes" in slo:
+            raise ValueError("a plan has the same targets for all classes of its traffic; give them without slo.classes")
+        return slo
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> Self:

@@ -26,6 +26,7 @@ READ = (*unit("recorded_traffic", "mooncake", "number_bounds"), KINDS_OF_TRAFFIC
 WRITTEN = unit("results", "summary_scopes", "attainment")
 
 TESTS = {
+    "accuracy/measured/rows.py": unit("load_reports"),
     "autoscalers/*.py": POLICIES,
     "experiments/calibrated.py": FITTED,
     "experiments/results/*.py": WRITTEN,

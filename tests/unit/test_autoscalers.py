@@ -55,6 +55,10 @@ def test_no_upper_bound_when_null() -> None:
     assert decide([1, 1000], max_replicas=None) == [1, 1000]
 
 
+def test_a_pool_has_room_for_as_many_machines_as_its_bound_says() -> None:
+    assert [Script(answers=[], max_replicas=most).max_machines for most in (5, 2000, None)] == [5, 2000, 1024]
+
+
 def test_first_decision_is_initial_replicas_whatever_the_policy_wants() -> None:
     assert decide([40, 40], initial_replicas=3, max_step_up=1) == [3, 4]
 

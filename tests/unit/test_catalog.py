@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from replicas.catalog import Gpu, Model, gpu, gpus, model, models
+from replicas.memory import kv_bytes_per_token
 
 
 def counted_params(m: Model) -> int:
@@ -65,6 +66,11 @@ def test_inline_gpu_and_model() -> None:
     assert (mine.name, mine.fp8_flops_per_s, mine.source) == ("inline", None, "given inline")
     fields = model("llama-3.1-8b").model_dump()
     assert model(fields) == model("llama-3.1-8b")
+
+
+def test_a_latent_without_a_rotary_key_is_cached_alone() -> None:
+    fields = model("llama-3.1-8b").model_dump(exclude={"qk_rope_head_dim"}) | {"kv_lora_rank": 512}
+    assert kv_bytes_per_token(model(fields), 1, 2.0) == 32 * 512 * 2
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,13 @@ def test_lengths_do_not_move_the_arrivals_and_rates_do_not_move_the_lengths() ->
     np.testing.assert_array_equal(slow["num_prompt_tokens"], fast["num_prompt_tokens"][: len(slow)])
 
 
+def test_nobody_comes_on_a_weekend_that_is_factored_out() -> None:
+    fields: dict[str, Any] = {"peak_per_s": 1.0, "trough_per_s": 1.0, "duration_s": 2 * 86_400.0}
+    made = traffic("diurnal", weekend_factor=0.0, first_weekday="sunday", **fields)
+    assert made.mean_rate_per_s(0.0, 86_400.0) == 0
+    assert made.mean_rate_per_s(86_400.0, 2 * 86_400.0) == pytest.approx(1.0)
+
+
 def test_weekend_is_quieter_from_the_weekday_that_time_starts_on() -> None:
     week = traffic(
         "diurnal",

@@ -7,6 +7,7 @@ import pytest
 
 from tests.mutants import meant, ours, trial
 from tests.mutants.mutant import Change, applied
+from tests.mutants.reasons import REASONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +24,12 @@ def test_the_tests_that_are_meant_for_modules_are_there_and_so_are_the_modules()
     for pattern, tests in meant.TESTS.items():
         assert list(ROOT.glob(pattern)), pattern
         assert [name for name in tests if name.startswith("tests/") and not (ROOT / name.partition("::")[0]).exists()] == []
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in REASONS}))
+def test_no_reason_is_left_of_a_line_that_has_changed(file: str) -> None:
+    lines = [f"- {line.strip()} + " for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
+    assert [said for one, said in REASONS if one == file and not any(map(said.startswith, lines))] == []
 
 
 @pytest.fixture

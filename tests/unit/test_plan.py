@@ -313,6 +313,10 @@ def test_the_plan_as_data_is_plain_json(opening: Outcome) -> None:
         ({"replicas": {"kind": "surrogate", "tensor_parallel_size": 2}}, "parallelism is searched; give tensor_parallel_sizes"),
         ({"replicas": {"kind": "vllm"}}, "a plan is worked out for simulated engines only, kind: surrogate"),
         ({"slo": {"itl_s": {"p99": 0.1}}}, "a plan has targets for ttft_s and tpot_s only"),
+        (
+            {"slo": {"classes": {"chat": {"ttft_s": {"p99": 0.1}}}}},
+            "slo: a plan has the same targets for all classes of its traffic; give them without slo.classes",
+        ),
         ({"expert_parallel_sizes": [8]}, "expert_parallel_sizes: llama-3.1-8b has no experts"),
         ({"search": "min_gpus", "slo": {}}, "min_gpus needs targets in slo"),
         ({"trials": {"seeds": [1]}}, "trials.seeds"),

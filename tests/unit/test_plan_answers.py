@@ -752,6 +752,21 @@ def test_a_trial_as_long_as_the_traffic_is_of_all_of_it(tmp_path: Path, duration
     assert _traffic_line(outcome).startswith(span)
 
 
+def test_a_trial_of_limited_traffic_is_of_all_of_it_however_short_trials_are(tmp_path: Path) -> None:
+    traffic = {**SMALL["traffic"], "limit": 100}
+    outcome = planned(tmp_path, traffic=traffic, trials={"seeds": [1, 2], "duration_s": 1.0})
+    assert len(arrivals_of(outcome.plan, outcome.traffic, 1).rows) == 100
+    assert _traffic_line(outcome).startswith("All traffic")
+
+
+def test_a_layout_that_costs_as_much_as_the_best_is_not_simulated(tmp_path: Path) -> None:
+    """The same GPU at the same price, offered twice: its one replica cannot beat the other's."""
+    (one,) = load(written(tmp_path, traffic={**SMALL["traffic"], "rate_per_s": 1}, hardware=SMALL["hardware"] * 2))
+    best, other = search(one.experiment, measured(one.experiment))
+    assert (best.num_replicas, other.num_replicas) == (1, None)
+    assert other.remark == "pruned: 1 replica at least, $2.00 an hour"
+
+
 def test_a_search_answers_with_the_first_of_its_candidates(tmp_path: Path) -> None:
     """They come with the cheapest first: here one that needs a replica more than planned, and one that nobody tried."""
     fleet = planned(tmp_path).fleet

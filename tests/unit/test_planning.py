@@ -103,6 +103,13 @@ def test_pipelines_are_tried_only_where_the_model_does_not_fit_one_machine() -> 
     assert (found.name, found.problem, found.num_gpus) == ("TP8 PP2", "", 16)
 
 
+@pytest.mark.parametrize(("gpus_per_node", "stages"), [(4, [1, 1, 1, 2, 4]), (2, [1, 1, 2, 4, 8])])
+def test_a_model_that_two_machines_do_not_hold_is_tried_on_twice_as_many(gpus_per_node: int, stages: list[int]) -> None:
+    """811 GB in bf16, on machines of 320 or 160 GB."""
+    huge = list(instances(Surrogate(max_model_len=16_384), model("llama-3.1-405b"), H100, gpus_per_node))
+    assert [one.num_stages for one in huge] == stages
+
+
 def test_heads_are_split_evenly_or_not_at_all() -> None:
     """Of 28 heads eight GPUs would have three and a half each."""
     odd = LLAMA_8B.model_copy(update={"heads": 28, "kv_heads": 4})

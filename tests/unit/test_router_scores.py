@@ -122,6 +122,10 @@ def test_of_equals_power_of_d_choices_takes_the_one_drawn_first() -> None:
         assert chosen("power_of_d_choices", loads, one) == chosen("power_of_d_choices", loads, three)
 
 
+def test_a_deployment_has_one_client_unless_it_says_so() -> None:
+    assert started("vllm", 2).view.clients.shape == (2, 1)
+
+
 class Words(Params):
     count: int = 3
     share: float = 0.5

@@ -63,6 +63,12 @@ def test_hours_in_which_no_request_could_be_held_to_a_target_have_no_worst_one()
     assert math.isnan(shortage(timeline(120)).worst_hour)
 
 
+def test_an_hour_is_no_shorter_where_the_last_interval_is_cut_short():
+    rows = timeline(5, 1800.0, judged=[10, 10, 10, 10, 0], attainment=[1.0, 0.0, 1.0, 1.0, np.nan])
+    rows["end_s"][-1] -= 1790.0
+    assert shortage(rows).worst_hour == 0.5
+
+
 def test_a_run_of_an_hour_is_its_own_worst():
     assert shortage(timeline(60, judged=2, attainment=0.5)).worst_hour == 0.5
 

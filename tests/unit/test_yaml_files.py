@@ -54,6 +54,30 @@ def test_merge_keys_may_be_overridden() -> None:
     assert parse_yaml("a: &a {k: 1, l: 2}\nb: {<<: *a, k: 3}")["b"] == {"k": 3, "l": 2}
 
 
+def test_aliases_of_aliases_are_refused_instead_of_filling_the_memory() -> None:
+    """Ten lines of which each is nine times the one before: the sixth is the first with more than 100,000 values."""
+    lines = ["v0: &v0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"v{i}: &v{i} [{', '.join([f'*v{i - 1}'] * 9)}]" for i in range(1, 10)]
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml("\n".join(lines))
+    assert str(caught.value) == "line 6, column 5: too large: 597,871 values with all aliases spelt out; at most 100,000"
+
+
+def test_merges_of_merges_are_refused_instead_of_filling_the_memory() -> None:
+    lines = ["v0: &v0 {a: 1}", *(f"v{i}: &v{i} {{<<: [{', '.join([f'*v{i - 1}'] * 9)}]}}" for i in range(1, 10))]
+    with pytest.raises(ConfigError, match="too large"):
+        parse_yaml("\n".join(lines))
+
+
+def test_an_alias_of_what_it_stands_in_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^line 1, column 4: an alias stands within what it is an alias of$"):
+        parse_yaml("a: &a [1, *a]")
+
+
+def test_aliases_of_a_few_values_are_read() -> None:
+    assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]")["b"] == [[1, 2], [1, 2]]
+
+
 def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "routers.yaml").write_text("name: x")
     with pytest.raises(ConfigError, match=r"router\.yaml: no such file; did you mean .*routers\.yaml\?"):
