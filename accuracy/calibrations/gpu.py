@@ -56,7 +56,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     config = run.experiment
     assert isinstance(config, CalibrateGpu), "only fits to served results come here"
     started = time.perf_counter()
-    results = read_served(config.served)
+    results = read_served(config.served, config.reader)
     chosen, problems = choose(results, config.include, config.exclude)
     elsewhere = [one.name for one in chosen if one.gpu != config.gpu.name]
     without = [one.name for one in chosen if one.name not in elsewhere and not _num_fitted(one)]
@@ -76,8 +76,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         found, outcomes = fit(config, start, chosen, kernels, partial / FILE)
         with TemporaryDirectory() as scratch:
-            given = (str(partial / FILE), config.distinct_prompts)
-            pools = [experiment_of(one, *given, scratch=Path(scratch)).pools[0] for one in chosen]
+            pools = [experiment_of(one, str(partial / FILE), scratch=Path(scratch)).pools[0] for one in chosen]
         fitted = fitted_to(traits(pool.replicas, pool.model) for pool in pools)
         write_gpu(_calibration(config, found, kernels, chosen, outcomes, fitted), partial / FILE)
         others_of_file = not_included(results, chosen, problems)
@@ -101,7 +100,7 @@ def fit(
     """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
 
     Args:
-        config: free coefficients and the results' prompts.
+        config: the free coefficients.
         begin: where the fit starts.
         chosen: the served results.
         kernels: what single kernels take, if that is known.
@@ -114,8 +113,7 @@ def fit(
     def at(point: Floats) -> tuple[Efficiencies, list[Outcome]]:
         tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
         write_gpu(_calibration(config, tried, kernels, [], []), scratch)
-        prompts = config.distinct_prompts
-        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed, config.draws) for one in chosen]
+        return tried, [simulate(one, str(scratch), tried.client_s, config.seed, config.draws) for one in chosen]
 
     first = np.minimum(np.ones(len(scale)), 0.99 * upper)
     weights = np.array([_weight(outcome, metric, weight) for outcome in at(first)[1] for metric, weight in FITTED])

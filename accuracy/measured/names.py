@@ -1,4 +1,4 @@
-"""How published results name models, GPUs and engine arguments, and what we call them."""
+"""How reports name models, GPUs and engine arguments, and what we call them."""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -37,12 +37,7 @@ def arguments_of(given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         given = re.sub(r"(?<=\S) (?=[^-\s])", "=", given.replace(" -tp ", " --tensor-parallel-size ")).split()[1:]
     pairs = dict(given) if isinstance(given, Mapping) else dict(_options(given if isinstance(given, list) else ()))
-    named = {_ALIASES.get(name, name.replace("-", "_")): value for name, value in pairs.items()}
-    return {name: _value(value) for name, value in named.items() if value not in ("", None)}
-
-
-_ALIASES = {"gpu_mem_util": "gpu_memory_utilization", "cpu_offload": "cpu_offload_gb"}
-"""Short names in some published results."""
+    return {name.replace("-", "_"): _value(value) for name, value in pairs.items() if value not in ("", None)}
 
 
 OFF_UNLESS_SET = ("cpu_offload_gb", "swap_space")
@@ -80,21 +75,16 @@ def model_of(name: str) -> str:
 
 
 def gpu_of(name: str) -> str:
-    """Returns the catalogue's name of a GPU that is named in prose, by its first word; "" where it has none.
+    """Returns the catalogue's name of a GPU by its name in prose, whose first words count; "" where it has none.
 
-    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "A single NVIDIA A100 SXM GPU.", "RTX 4090 24GB", "MI300X")]
-    ['h100-sxm', 'a100-sxm', 'rtx-4090', '']
+    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "NVIDIA A100 80GB PCIe", "RTX 4090 24GB", "MI300X")]
+    ['h100-sxm', 'a100-pcie', 'rtx-4090', '']
     """
-    words = (
-        name.lower()
-        .removeprefix("a single nvidia ")
-        .replace("rtx pro 6000", "rtx-pro-6000")
-        .replace("rtx 4090", "rtx-4090")
-        .split()
-    )
+    words = name.lower().removeprefix("nvidia ").split()
     variant = "pcie" if "pcie" in words else "sxm"
-    for word in words[:1]:
-        for known in (word, f"{word}-{variant}"):
+    for num_words in range(len(words), 0, -1):
+        first = "-".join(words[:num_words])
+        for known in (first, f"{first}-{variant}"):
             if known in gpus():
                 return known
     return ""

@@ -67,7 +67,6 @@ class _Kept:
 def experiment_of(
     served: Served,
     calibration: str,
-    distinct_prompts: int,
     seed: int = 1,
     step_time_scale: float = 1.0,
     scratch: Path | None = None,
@@ -77,7 +76,6 @@ def experiment_of(
     Args:
         served: what to repeat.
         calibration: the file with the step times.
-        distinct_prompts: how many different prompts its requests are drawn from, where the prefix cache is on.
         seed: of the run.
         step_time_scale: multiplies all step times.
         scratch: folder for a table of requests, as long as the simulation is needed.
@@ -101,7 +99,7 @@ def experiment_of(
         "name": "served",
         "kind": "simulate",
         "seed": seed,
-        "traffic": traffic_of(served, distinct_prompts, seed, scratch),
+        "traffic": traffic_of(served, seed, scratch),
         "router": {"kind": "round_robin"},
         "pools": [pool],
     }
@@ -128,7 +126,6 @@ def simulate(
     served: Served,
     calibration: str,
     client_s: float,
-    distinct_prompts: int,
     seed: int = 1,
     draws: int = 1,
     step_time_scale: float = 1.0,
@@ -139,7 +136,6 @@ def simulate(
         served: what to repeat.
         calibration: the file with the step times.
         client_s: what the clients' clocks show on top of the engine's time: network, tokenizer.
-        distinct_prompts: how many different prompts there are, where the prefix cache is on.
         seed: of the first draw; the next have the next seeds.
         draws: how often to draw random arrivals; what is drawn once, as closed loops are, is simulated once.
         step_time_scale: multiplies all step times.
@@ -151,7 +147,7 @@ def simulate(
     for one in range(seed, seed + (draws if is_random(served) else 1)):
         sink = _Kept()
         with TemporaryDirectory() as scratch:
-            experiment = experiment_of(served, calibration, distinct_prompts, one, step_time_scale, Path(scratch))
+            experiment = experiment_of(served, calibration, one, step_time_scale, Path(scratch))
             wiring = Wiring(experiment, sink, lambda now_s, num_ended: None)
             wiring.simulation.run()
         outcomes.append(_outcome(served, np.concatenate(sink.rows), wiring.plane.fleet.replicas[0], outside_s))

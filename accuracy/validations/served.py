@@ -42,7 +42,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
         calibration = read_any(config.calibration)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    results = read_served(config.recordings)
+    results = read_served(config.recordings, config.reader)
     chosen, problems = choose(results, config.include, config.exclude)
     others = [one.name for one in chosen if one.gpu != calibration.gpu.name]
     chosen = [one for one in chosen if one.gpu == calibration.gpu.name]
@@ -58,7 +58,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
     fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
 
     def simulated(one: Served, step_time_scale: float = 1.0) -> Outcome:
-        return simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed, config.draws, step_time_scale)
+        return simulate(one, config.calibration, client_s, config.seed, config.draws, step_time_scale)
 
     outcomes = [simulated(one) for one in [*chosen, *fitted]]
     rows = []
