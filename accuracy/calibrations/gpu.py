@@ -17,6 +17,7 @@ from accuracy.measured.rows import read_served
 from accuracy.repeated.simulated import Outcome, experiment_of, simulate
 from experiments.calibrated import traits
 from experiments.manifest import manifest
+from experiments.pages.figures import percent
 from experiments.results.tables import write_json
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
@@ -190,11 +191,11 @@ def _counted(num: int) -> str:
 
 
 def _table(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> list[str]:
-    lines = [f"{'fitted':<100}{'TTFT':>8}{'TPOT':>8}{'E2E':>8}"]
+    lines = [f"{'fitted':<100}{'TTFT':>9}{'TPOT':>9}{'E2E':>9}"]
     for one, outcome in zip(chosen, outcomes, strict=True):
         metrics = ("ttft_s", "tpot_s", "e2e_s")
         found = [np.expm1(_log_error(one, outcome, metric)) for metric in metrics]
-        cells = "".join(f"{error:>+8.1%}" if np.isfinite(error) else f"{'':>8}" for error in found)
+        cells = "".join(f"{percent(error, sign='+') if np.isfinite(error) else '':>9}" for error in found)
         lines.append(f"{one.name:<100}{cells}")
     return lines
 
