@@ -104,9 +104,7 @@ def _knots(laws: Floats) -> list[int]:
     return kept
 
 
-def _attention_times(
-    decodes: pd.DataFrame, prompts: pd.DataFrame, dtype: str, what: str, left_out: LeftOut
-) -> AttentionTimes:
+def _attention_times(decodes: pd.DataFrame, prompts: pd.DataFrame, dtype: str, what: str, left_out: LeftOut) -> AttentionTimes:
     element_bytes = 1 if dtype == "fp8" else BF16_BYTES
     decodes, prompts = (table[table["kv_cache_dtype"] == dtype] for table in (decodes, prompts))
     is_chat = decodes["batch_size"].between(*BATCHES) & decodes["step"].between(*LENGTHS)
