@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from accuracy.measured.names import DTYPES, arguments_of, gpu_of, model_of
+from accuracy.measured.arguments import arguments_of
+from accuracy.measured.names import DTYPES, gpu_of, model_of
 from replicas import catalog
 
 

@@ -1,8 +1,4 @@
-"""How reports name models, GPUs and engine arguments, and what we call them."""
-
-import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+"""How reports name models and GPUs, and what we call them."""
 
 from replicas.catalog import gpus, models
 
@@ -24,44 +20,6 @@ MODELS = {
 
 DTYPES = {"bf16": None, "fp16": None, "fp16/bf16": None, "bfloat16": None, "fp8": "fp8"}
 """How a result names the dtype of its weights, and the surrogate's `quantization`."""
-
-
-def arguments_of(given: Any) -> dict[str, Any]:
-    """Returns vLLM's arguments by name, from a mapping or a command line.
-
-    >>> arguments_of(["--max-num-seqs=128", "--no-enable-prefix-caching", "--model=$(ID)"])
-    {'max_num_seqs': 128, 'enable_prefix_caching': False, 'model': '$(ID)'}
-    >>> arguments_of("vllm serve Qwen/Qwen3-32B --max-model-len 32768 -tp 2")
-    {'max_model_len': 32768, 'tensor_parallel_size': 2}
-    """
-    if isinstance(given, str):
-        given = re.sub(r"(?<=\S) (?=[^-\s])", "=", given.replace(" -tp ", " --tensor-parallel-size ")).split()[1:]
-    pairs = dict(given) if isinstance(given, Mapping) else dict(_options(given if isinstance(given, list) else ()))
-    return {name.replace("-", "_"): _value(value) for name, value in pairs.items() if value not in ("", None)}
-
-
-OFF_UNLESS_SET = ("cpu_offload_gb", "swap_space")
-"""Arguments that are not simulated, and need not be where they are 0 or false."""
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if name.startswith("no-") and not equals:
-            yield name.removeprefix("no-"), False
-        else:
-            yield name, value if equals else True
-
-
-def _value(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def model_of(name: str) -> str:
@@ -88,19 +46,3 @@ def gpu_of(name: str) -> str:
             if known in gpus():
                 return known
     return ""
-
-
-def not_simulated(arguments: Mapping[str, Any], known: Container[str]) -> list[str]:
-    """Returns the engine's arguments that are not `known`, in words, less those that are off."""
-    unknown = [(name, value) for name, value in arguments.items() if name not in known]
-    return [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
-
-
-def version_of(text: str | None) -> tuple[int, ...]:
-    """Returns the numbers of an engine's version; () where it is not known.
-
-    >>> version_of("v0.11.0"), version_of("inference-sim/vllm fork (v0.15-era, V1)"), version_of(None)
-    ((0, 11, 0), (0, 15), ())
-    """
-    found = re.search(r"\d+(?:\.\d+)+", text or "")
-    return tuple(int(number) for number in found[0].split(".")) if found else ()

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from accuracy.errors import Measures
-from accuracy.measured.names import not_simulated, version_of
+from accuracy.measured.arguments import options_of, with_defaults_of
 from accuracy.measured.results import Served
 from accuracy.repeated.traffic import is_random, is_whole, traffic_of
 from experiments.settings.experiment import Experiment
 from experiments.settings.mistakes import validated
-from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 from sim.records import FINISHED
 
@@ -22,17 +21,6 @@ WARM_UP = 0.1
 """Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other.
 Where a client limits the requests in flight, or sends all at once, or reports on all that it sent, all are simulated and
 measured, as in its own figures."""
-
-ASYNC_SINCE = (0, 14)
-"""vLLM's version from which async scheduling is on unless told otherwise. Source: vLLM 0.14.0's release notes."""
-
-CHUNKS_ALWAYS_BEFORE = (0, 12)
-"""vLLM's V1 engines before it split prompts over steps whatever `enable_chunked_prefill` says.
-
-Source: `EngineArgs._set_default_args` of 0.11.0."""
-
-OLD_MEMORY = {"gpu_memory_utilization": 0.9, "cuda_graph_bytes": 0.0}
-"""What vLLM before 0.21 took of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +96,10 @@ def experiment_of(
 
 def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
     """Returns the surrogate's options for the engine that served, and the arguments that it does not know, in words."""
-    known = Surrogate.model_fields
-    options = {name: value for name, value in served.arguments.items() if name in known and name != "quantization"}
-    version = version_of(served.engine_version)
-    options.setdefault("async_scheduling", version >= ASYNC_SINCE)
-    if () < version < CHUNKS_ALWAYS_BEFORE:
-        options.pop("enable_chunked_prefill", None)
-    for name, value in OLD_MEMORY.items():
-        options.setdefault(name, value)
-    options |= {"tensor_parallel_size": served.tensor_parallel_size}
-    if served.quantization:
-        options["quantization"] = served.quantization
-    return options, not_simulated(served.arguments, {*known, "model"})
+    given, unknown = options_of(served.arguments)
+    options = with_defaults_of(served.engine_version, given)
+    options |= {"tensor_parallel_size": served.tensor_parallel_size, "quantization": served.quantization}
+    return {name: value for name, value in options.items() if value is not None}, unknown
 
 
 def simulate(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.errors import STATISTICS
+from accuracy.measured.arguments import arguments_of, version_of
 from accuracy.measured.engines import Engine, engine_of, engine_problems
-from accuracy.measured.names import arguments_of, version_of
 from accuracy.measured.reported import chat_tokens
 
 SERVED_SHARE = 0.95
