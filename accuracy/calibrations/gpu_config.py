@@ -4,13 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from accuracy.measured.results import READER
+from accuracy.reader import READER, Reader
 from experiments.settings.experiment import Study
 from experiments.settings.fields import Catalogued
 from replicas import catalog
 from replicas.calibration.gpu import Efficiencies
 from replicas.catalog import Gpu
-from sim.outside import EXTERNAL
 from sim.params import Params
 
 Coefficient = Literal[
@@ -54,7 +53,7 @@ class CalibrateGpu(Study):
         min_length=1,
         description="Served results: a load generator's report, or an index of such reports",
     )
-    reader: Annotated[str, Field(pattern=EXTERNAL.pattern)] | None = Field(default=None, description=READER)
+    reader: Reader | None = Field(default=None, description=READER)
     include: list[str] = Field(
         default=["*"], min_length=1, description="Results to fit, as group/gpu/model/tp/workload/rate; * stands for anything"
     )

@@ -85,12 +85,6 @@ class Served(Sent):
     own: Mapping[str, Any] = field(default_factory=dict)  # its model and gpu, spelled out where the catalogue has none
 
 
-READER = (
-    "`package.module:name` of a function that reads served results in a form of your own: given the file's path, it yields "
-    "indices; null = the file is a report or an index"
-)
-"""What a config says of the key `reader`."""
-
 EXCLUDED, COULD_BE = "excluded by the config", "that could be simulated"
 
 

@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from accuracy.measured.results import READER
+from accuracy.reader import READER, Reader
 from experiments.settings.experiment import Study
 from experiments.settings.fields import Percentile
-from sim.outside import EXTERNAL
 
 
 class Validate(Study):
@@ -24,7 +23,7 @@ class Validate(Study):
         default=["*"], min_length=1, description="Names of the recordings to simulate; * stands for anything"
     )
     exclude: list[str] = Field(default=[], description="Of these, the served results to leave out")
-    reader: Annotated[str, Field(pattern=EXTERNAL.pattern)] | None = Field(default=None, description=READER)
+    reader: Reader | None = Field(default=None, description=READER)
     calibration: str = Field(
         min_length=1,
         description="The step times to simulate with: a file that `kind: calibrate` made; one that is not there is looked for "
