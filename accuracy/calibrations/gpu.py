@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from annotated_types import Le
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -42,9 +43,8 @@ OUTLIER = 0.05
 STEP = 0.02
 """Relative step of the finite differences: above the ripple that whole steps of an engine put on a mean."""
 
-LIMITS = dict.fromkeys(
-    ("flops_efficiency", "bandwidth_efficiency", "kv_bandwidth_efficiency", "link_efficiency", "serial_share"), 1.0
-)
+LIMITS = {name: rule.le for name, field in Efficiencies.model_fields.items() for rule in field.metadata if isinstance(rule, Le)}
+"""The most that a coefficient may be, by its field."""
 
 
 def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:

@@ -1,6 +1,6 @@
 """What `kind: calibrate_gpu` asks for: the keys of its config."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,23 +12,10 @@ from replicas.calibration.gpu import Efficiencies
 from replicas.catalog import Gpu
 from sim.params import Params
 
-Coefficient = Literal[
-    "flops_efficiency",
-    "bandwidth_efficiency",
-    "kv_bandwidth_efficiency",
-    "link_efficiency",
-    "link_latency_s",
-    "all_reduce_s",
-    "fixed_s",
-    "mixed_s",
-    "mixed_kv_share",
-    "eager_s",
-    "launch_s",
-    "large_gemm_scale",
-    "s_per_request",
-    "serial_share",
-    "client_s",
-]
+if TYPE_CHECKING:
+    Coefficient = str
+else:
+    Coefficient = Literal[tuple(Efficiencies.model_fields)]
 
 
 class KernelTables(Params):
