@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.pages.figures import span
 from experiments.settings.experiment import Experiment, Study
 from sim.compiled import is_compiled_already
 from sim.errors import ConfigError, TraceError
@@ -68,8 +69,8 @@ def say(experiments: Sequence[Study], jobs: int, out: Path) -> None:
     free_bytes = shutil.disk_usage(next(place for place in (out, *out.absolute().parents) if place.is_dir())).free
     num_requests, disk_bytes = sum(one.num_requests for one in known), sum(one.disk_bytes for one in known)
     print(
-        f"{len(known)} run{'s' * (len(known) > 1)} of {num_requests:,.0f} requests in all: about {_duration(low_s)} to "
-        f"{_duration(high_s)} in {max(1, jobs)} process{'es' * (jobs > 1)}, {_size(low_bytes)} of memory (up to "
+        f"{len(known)} run{'s' * (len(known) > 1)} of {num_requests:,.0f} requests in all: about {span(low_s)} to "
+        f"{span(high_s)} in {max(1, jobs)} process{'es' * (jobs > 1)}, {_size(low_bytes)} of memory (up to "
         f"{_size(high_bytes)} where the fleet does not keep up) and {_size(disk_bytes)} of disk"
         + (f", where {_size(free_bytes)} are free" if free_bytes < disk_bytes else ""),
         file=sys.stderr,
@@ -90,17 +91,6 @@ def _known(experiments: Sequence[Study]) -> Iterator[Needs]:
         before = one
         with contextlib.suppress(ConfigError, TraceError, OSError):
             yield needs(one)
-
-
-def _duration(seconds: float) -> str:
-    """Words for a time.
-
-    >>> _duration(34.0), _duration(300.0), _duration(9000.0)
-    ('34 s', '5 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{max(1.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _size(num_bytes: float) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import provenance
+from experiments.pages.figures import percent
 from replicas.calibration.file import located
 from replicas.calibration.fitted import Traits
 from replicas.catalog import Gpu, Model
@@ -109,7 +110,7 @@ def warning(pool: str, options: Engine, model: Model, gpu: Gpu, ran: Any, uses_a
     found = outside(options, model, gpu, float(ran["peak_running"].max(initial=0)), uses_adapters)
     num_outside, num_steps = num_steps_outside(ran)
     if num_outside:
-        share = f"{num_outside:,} of {num_steps:,} steps ({num_outside / num_steps:.1%})"
+        share = f"{num_outside:,} of {num_steps:,} steps ({percent(num_outside / num_steps)})"
         found.append(f"{share} are larger than any that was fitted, and extrapolated")
     measured = options.measured
     if measured is not None and not f"{measured.engine_version}.".startswith(f"{options.vllm_version}."):

@@ -17,6 +17,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullLocator
 
 from experiments.calibrated import BOUND, BOUND_NOTE
+from experiments.pages.figures import duration, share, span
 from experiments.results import shortage
 from experiments.results.summary_table import METRICS
 
@@ -190,16 +191,6 @@ def _beside_requests(summary: dict[str, Any]) -> Iterator[str]:
         yield f"{unknown[0] if len(unknown) == 1 else f'{len(unknown)} targets'} not measurable"
 
 
-def share(part: float, digits: int) -> str:
-    """Writes a share in percent; what is not all is not rounded up to all.
-
-    >>> share(0.5, 2), share(1.0, 2), share(0.999999, 2), share(0.9996, 1)
-    ('50.00%', '100.00%', '99.99%', '99.9%')
-    """
-    most = 1 if part == 1 else 1 - 10 ** -(digits + 2)
-    return f"{min(part, most):.{digits}%}"
-
-
 def _for_how_long(seconds: float, text: str) -> str:
     """Says how long something was so.
 
@@ -210,7 +201,7 @@ def _for_how_long(seconds: float, text: str) -> str:
         return text.format("not known if ever")
     if seconds == 0:
         return text.format("never")
-    return text.format(f"{seconds / 60:,.0f} min" if seconds >= 60 else f"{seconds:.0f} s")
+    return text.format(span(seconds))
 
 
 def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:
@@ -231,15 +222,6 @@ def _draw_latency(axes: Axes, one: _Day, metric: str) -> None:
         mark_1_2_5(axes.yaxis)
     axes.yaxis.set_major_formatter(FuncFormatter(duration))
     style(axes)
-
-
-def duration(seconds: float, _: object = None) -> str:
-    """Writes a latency in the unit that reads best.
-
-    >>> [duration(x) for x in (0.0005, 0.05, 1, 200)]
-    ['0.5 ms', '50 ms', '1 s', '200 s']
-    """
-    return f"{seconds:,g} s" if seconds >= 1 else f"{seconds * 1000:,g} ms"
 
 
 def mark_1_2_5(axis: Axis, *, has_room: bool = True) -> None:

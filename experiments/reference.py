@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.pages.tables import markdown as markdown_table
 from experiments.settings.tasks import TASKS, schema_for
 from experiments.settings.wording import shown
 from sim.kinds import OUTSIDE
@@ -110,9 +111,8 @@ def _table(kind: Node, hidden: set[str], definitions: Node) -> str:
     for name, field in kind["properties"].items():
         if name not in hidden:
             default = "required" if name in kind.get("required", []) else _default(field)
-            cells = (f"`{name}`", _type(field, definitions), _unit(name), default, field.get("description", ""))
-            rows.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
-    return "\n".join(["| key | value | unit | default | meaning |", "|---|---|---|---|---|", *rows]) if rows else ""
+            rows.append((f"`{name}`", _type(field, definitions), _unit(name), default, field.get("description", "")))
+    return markdown_table(("key", "value", "unit", "default", "meaning"), rows, num_left=5) if rows else ""
 
 
 def _unit(key: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.pages.figures import percent
 from experiments.report import experiment_folder
 from experiments.results.summary_table import METRICS
 from experiments.results.tables import write_json
@@ -114,7 +115,7 @@ def _moved(
     allowed = max(tolerance["relative"] * abs(before), tolerance["spreads"] * (spread or 0.0), least)
     if abs(after - before) <= allowed:
         return None
-    size = f"{(after - before) / before:+.1%}" if before else f"{_shown(key, after - before)} more"
+    size = percent((after - before) / before, sign="+") if before else f"{_shown(key, after - before)} more"
     return (
         f"{key} moved from {_shown(key, before)} to {_shown(key, after)} ({size}; "
         f"{_against(key, after - before, spread, was['seeds'])}; allowed: {_shown(key, allowed)})"
@@ -132,7 +133,7 @@ def _against(key: str, change: float, spread: float | None, seeds: int) -> str:
 def _shown(key: str, value: float | None) -> str:
     if value is None:
         return "nothing"
-    return f"{value:.3%}" if key.endswith(_SHARES) else f"{value * 1000:,.3f} ms"
+    return percent(value, 3) if key.endswith(_SHARES) else f"{value * 1000:,.3f} ms"
 
 
 def _read(baseline: Path) -> dict[str, Any]:

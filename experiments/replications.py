@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.pages.figures import percent
+from experiments.pages.tables import columns
+
 CONFIDENCE = 0.95
 
 Seeds = dict[int, dict[str, Any]]
@@ -49,7 +52,7 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(math.fsum(values) / n, quantile * statistics.stdev(values) / math.sqrt(n))
 
 
-def table(folders: Sequence[Path]) -> str:
+def table(folders: Sequence[Path], width: int | None = None) -> str:
     """Returns the variants that ran with two seeds or more side by side, or '' when there are none.
 
     Below the means stand the differences from the first variant, seed by seed on the same traffic, so that what the seeds
@@ -65,10 +68,7 @@ def table(folders: Sequence[Path]) -> str:
         rows.append((f"against {names[0]}, same traffic", ["", *names[1:]]))
         first = variants[names[0]]
         rows += [(label, ["", *(_difference(first, variants[name], label) for name in names[1:])]) for label in _ROWS]
-    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(names))]
-    margin = max(len(label) for label, _ in rows)
-    lines = [f"{label:<{margin}}" + "".join(f"  {cells[i]:>{widths[i]}}" for i in range(len(names))) for label, cells in rows]
-    return "\n".join(line.rstrip() for line in [f"{CONFIDENCE:.0%} confidence", *lines])
+    return f"{percent(CONFIDENCE, 0)} confidence\n{columns(rows, width)}"
 
 
 def _variants(folders: Sequence[Path]) -> dict[str, Seeds]:

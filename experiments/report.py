@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +13,8 @@ import yaml
 
 from experiments import plots, replications
 from experiments.calibrated import BOUND, BOUND_MEANS
+from experiments.pages.figures import percent, share
+from experiments.pages.tables import columns
 from experiments.results.shortage import Rows, fleet_rows, measured, shortage
 from experiments.results.summary_table import METRICS
 from experiments.results.timeline import ALL
@@ -53,7 +54,7 @@ def print_summary(folders: Sequence[Path], failed: Mapping[str, Mapping[str, str
 def _page(name: str, runs: Sequence[Path], notes: Sequence[str], left_out: str) -> Iterator[str]:
     """The same, to be read later or by others."""
     yield f"# {name}\n"
-    for text in (table(runs, PAGE_WIDTH), replications.table(runs)):
+    for text in (table(runs, PAGE_WIDTH), replications.table(runs, PAGE_WIDTH)):
         if text:
             yield f"```\n{text}\n```\n"
     yield from (f"! {note}\n" for note in notes)
@@ -88,28 +89,10 @@ def table(folders: Sequence[Path], width: int | None = None) -> str:
     if any(run["targets"] for run in summaries):
         out_of_target = [_number(one.out_of_target_s / 60, ",.1f") for one in shortages]
         rows.append((f"minutes out of target{_aside(summaries)}", out_of_target))
-        rows.append(("worst hour within targets", [_share(one.worst_hour) for one in shortages]))
+        worst = [_ABSENT if math.isnan(one.worst_hour) else share(one.worst_hour) for one in shortages]
+        rows.append(("worst hour within targets", worst))
     rows.append(("replicas ready, mean / most", [_replicas(fleet) for fleet in fleets]))
-    names = [folder.name for folder in folders]
-    label_width = max(len(label) for label, _ in rows)
-    widths = [max(len(name), *(len(cells[i]) for _, cells in rows)) for i, name in enumerate(names)]
-    blocks, start = [], 0
-    room = (width or shutil.get_terminal_size((120, 24)).columns) - label_width
-    while start < len(names):
-        stop, used = start, 0
-        while stop < len(names) and (stop == start or used + widths[stop] + 2 <= room):
-            used += widths[stop] + 2
-            stop += 1
-        blocks.append(_block(label_width, names, rows, widths, range(start, stop)))
-        start = stop
-    return "\n\n".join(blocks)
-
-
-def _block(label_width: int, names: list[str], rows: list[tuple[str, list[str]]], widths: list[int], columns: range) -> str:
-    lines = [("", names), *rows]
-    return "\n".join(
-        (f"{label:<{label_width}}" + "".join(f"  {cells[i]:>{widths[i]}}" for i in columns)).rstrip() for label, cells in lines
-    )
+    return columns([("", [folder.name for folder in folders]), *rows], width)
 
 
 def _summary(folder: Path) -> Summary:
@@ -138,8 +121,8 @@ def _rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summary], s
         yield "step times", lambda run: ", ".join(dict.fromkeys(run["step_times"].values()))
     yield from _target_rows(summaries)
     if any(run["all"]["cached_token_share"] is not None for run in summaries):
-        yield "prompt tokens from the cache", lambda run: f"{run['all']['cached_token_share']:.1%}"
-        yield "  of an endless cache for all", lambda run: f"{run['ideal_cached_token_share']:.1%}"
+        yield "prompt tokens from the cache", lambda run: percent(run["all"]["cached_token_share"])
+        yield "  of an endless cache for all", lambda run: percent(run["ideal_cached_token_share"])
     yield "preemptions", lambda run: f"{run['all']['num_preemptions']:,}"
     yield "GPU-hours", lambda run: f"{run['all']['cost']['gpu_hours']:,.1f}"
     yield "dollars", lambda run: f"${run['all']['cost']['dollars']:,.2f}"
@@ -153,7 +136,7 @@ def _target_rows(summaries: list[Summary]) -> Iterator[tuple[str, Callable[[Summ
     for key in keys:
         yield _target_label(key), lambda run, k=key: _verdict(run, k)  # type: ignore[misc]
     if keys:
-        yield f"requests within targets{_aside(summaries)}", lambda run: _attained(run, "attainment", _share)
+        yield f"requests within targets{_aside(summaries)}", lambda run: _attained(run, "attainment", share)
         yield "goodput, requests/s", lambda run: _attained(run, "goodput_per_s", "{:,.2f}".format)
 
 
@@ -166,10 +149,6 @@ def _attained(run: Summary, name: str, shown: Callable[[float], str]) -> str:
     """What its requests attained of a run's targets; that no request can be held to any is not 0, and not all."""
     value = run["all"][name]
     return shown(value) if value is not None else _UNMEASURABLE if run["targets"] else _ABSENT
-
-
-def _share(share: float) -> str:
-    return _ABSENT if math.isnan(share) else plots.share(share, 2)
 
 
 def _number(value: float, layout: str) -> str:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from experiments import calibrated, live
 from experiments.manifest import manifest
+from experiments.pages.figures import percent
 from experiments.results.asked import Asked
 from experiments.results.tables import write_json
 from experiments.results.writer import PoolInfo, RunWriter
@@ -176,7 +177,7 @@ def _progress(name: str, now_s: float, ends_at_s: float, num_ended: int, took_s:
     """
     share = min(1.0, now_s / ends_at_s) if ends_at_s > 0 else 1.0
     left = f", {took_s * (1 / share - 1):,.0f} s left at this pace" if 0 < share < 1 else ""
-    of = f"{share:.0%}".replace("%", " %") + f" of {ends_at_s:,.0f} simulated s" if share < 1 else "all have arrived"
+    of = f"{percent(share, 0)} of {ends_at_s:,.0f} simulated s" if share < 1 else "all have arrived"
     return f"{name}: {of}, {num_ended:,} requests ended, {took_s:,.0f} s gone{left}"
 
 

@@ -1,6 +1,5 @@
 """Runs configs one after the other or in parallel processes, and gives access to what they left."""
 
-import importlib
 import json
 import pickle
 import shutil
@@ -24,7 +23,7 @@ from experiments.settings.tasks import TASKS
 from experiments.workers import Lost, in_processes
 from replicas.calibration.file import located
 from sim.errors import ConfigError
-from sim.outside import EXTERNAL, names_in
+from sim.outside import load_external, names_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,7 +178,8 @@ def is_complete(run: RunConfig, folder: Path) -> bool:
     manifest = folder / "manifest.json"
     try:
         made = json.loads(manifest.read_text())
-        is_newer = all(manifest.stat().st_mtime >= path.stat().st_mtime for path in _inputs(run.document))
+        inputs = [*_inputs(run.document), *_own_modules(run.document)]
+        is_newer = all(manifest.stat().st_mtime >= path.stat().st_mtime for path in inputs)
         is_same = (made["config_hash"], made["code"]["source_hash"]) == (run.hash, source_hash())
         return is_newer and is_same and not made.get("failure")
     except (OSError, ValueError, KeyError, TypeError):
@@ -199,7 +199,7 @@ _FILES = ("path", "steps", "recordings", "served", "kernels")
 
 
 def _inputs(document: Any) -> Iterator[Path]:
-    """The files that a config refers to: recordings, lengths, calibrations, and the modules of the user's own policies."""
+    """The files that a config refers to: recordings, lengths, calibrations."""
     if isinstance(document, list):
         for one in document:
             yield from _inputs(one)
@@ -207,11 +207,15 @@ def _inputs(document: Any) -> Iterator[Path]:
         yield from (Path(document[key]) for key in _FILES if isinstance(document.get(key), str))
         if isinstance(document.get("calibration"), str):
             yield located(document["calibration"])
-        if EXTERNAL.fullmatch(str(document.get("kind"))):
-            module = importlib.import_module(document["kind"].partition(":")[0])
-            yield Path(module.__file__ or "")
         for one in document.values():
             yield from _inputs(one)
+
+
+def _own_modules(document: Any) -> Iterator[Path]:
+    """The files of the user's own code that a config names."""
+    for name in names_in(document):
+        load_external(name)
+        yield Path(sys.modules[name.partition(":")[0]].__file__ or "")
 
 
 def run_all(

@@ -8,6 +8,7 @@ import numpy as np
 from replicas.step_time import step_time
 from sim.checks import check_not_negative, check_whole
 from sim.records import BATCH, records
+from sim.step_terms import TERMS
 
 
 def equal_requests(num_requests: int, new_tokens: int, cached_tokens: int, *, num_adapters: int = 0, num_masks: int = 0) -> Any:
@@ -93,7 +94,7 @@ class Terms:
 
 def terms(engine: Any, batch: Any) -> Terms:
     """Returns the terms of `batch`'s step time, each found by switching the others off in `step_time` itself."""
-    gpu = {"cpu_s": 0.0, "cpu_s_per_request": 0.0, "grammar_cpu_s_per_request": 0.0}
+    gpu = {term.field: 0.0 for term in TERMS if term.is_cpu}
     roofs = {"flops_per_s": np.inf, "bytes_per_s": np.inf}
     links = {"comm_s": 0.0, "comm_s_per_token": 0.0}
     fixed = {"overhead_s": 0.0}

@@ -7,6 +7,7 @@ from replicas.links import links_of
 from replicas.memory import BF16_BYTES, kv_bytes_per_token, lora_bytes, weight_bytes_read
 from replicas.options import EngineOptions
 from replicas.vllm.defaults import largest_graph_tokens
+from sim.step_terms import TERMS
 
 NETWORK_BYTES_PER_S = 50e9
 """Of each GPU, to other machines: between stages and between experts. Assumption: one 400 Gbit/s network card a GPU."""
@@ -27,6 +28,7 @@ def roofline(options: EngineOptions, model: Model, gpu: Gpu, max_num_seqs: int) 
     links = links_of(model, gpu, n, m, options.link_latency_s, options.link_efficiency)
     expert_flops = 2.0 * model.num_expert_params * model.expert_hit_share if m > 1 else 0.0
     return {
+        **{term.field: 0.0 for term in TERMS},  # but for what follows
         "flops_per_token": 2.0 * model.num_active_params - expert_flops,
         "expert_flops_per_token": expert_flops / m,
         "flops_per_attended_token": 4.0 * model.layers * model.heads * model.head_dim,
@@ -49,11 +51,6 @@ def roofline(options: EngineOptions, model: Model, gpu: Gpu, max_num_seqs: int) 
         "cpu_s_per_request": options.cpu_s_per_request,
         "grammar_cpu_s_per_request": options.grammar_cpu_s_per_request,
         "serial_share": 0.0,
-        "gpu_s_per_request": 0.0,
-        "mixed_s": 0.0,
-        "mixed_kv_s_per_token": 0.0,
-        "eager_s": 0.0,
-        "launch_s": 0.0,
         "num_knots": 0,
         "fitted_requests": inf,
         "fitted_tokens": inf,

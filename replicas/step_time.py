@@ -24,12 +24,10 @@ def step_time_among(batch: Any, engine: Any, longest: int, num_tokens_together: 
         longest: tokens of the longest of their steps.
         num_tokens_together: tokens of all their steps.
 
-    t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + all-reduces + overhead_s. The CPU's work is added, or hidden
-    behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
-    reads nothing: padded tokens have no KV. A calibrated engine also has a cost for each request, a share of the shorter of
-    arithmetic and memory that the longer does not hide, what kernels were measured to take at the step's number of tokens, more
-    for a step with prompt tokens and for the KV it reads, a least time of such a step, and more for one that no CUDA graph
-    holds; all are 0 in a roofline.
+    t_gpu = max(FLOPs / flops_per_s, bytes / bytes_per_s) + the device's terms of `sim.step_terms`. The CPU's are added, or
+    hidden behind the device when the engine plans one step ahead (async_scheduling). Padding costs arithmetic and messages, but
+    reads nothing: padded tokens have no KV. A calibrated engine also has a share of the shorter of arithmetic and memory that
+    the longer does not hide, and what kernels were measured to take at the step's number of tokens.
 
     Engines that share experts each do their own attention; the experts' arithmetic and reading is spread evenly over all of
     them and serves the tokens of all, which every one gathers and scatters back in each layer with experts. That takes as long

@@ -22,6 +22,9 @@ from sim.texts import bounded, did_you_mean
 EXTERNAL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """How a policy from outside is named: `package.module:name`."""
 
+NAMED_BY = ("kind", "reader")
+"""Keys of a config whose values may name code of the user's own."""
+
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _SAID = (ConfigError, TraceError, EngineError, InvariantError)  # already in words
 
@@ -51,12 +54,12 @@ def load_external(name: str) -> Any:
 
 
 def names_in(document: Any) -> Iterator[str]:
-    """Yields every `package.module:name` that a config gives as a kind, sweeps included."""
+    """Yields every `package.module:name` that a config gives as a kind or reader, sweeps included."""
     if isinstance(document, dict):
         for key, value in document.items():
-            is_kind = str(key).split(".")[-1] == "kind"
+            may_name = str(key).split(".")[-1] in NAMED_BY
             for one in value if isinstance(value, list) else [value]:
-                if is_kind and isinstance(one, str) and EXTERNAL.fullmatch(one):
+                if may_name and isinstance(one, str) and EXTERNAL.fullmatch(one):
                     yield one
             yield from names_in(value)
     elif isinstance(document, list):

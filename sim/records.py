@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sim.bundle import Bundle
+from sim.step_terms import TERMS
 
 NONE = -1
 NEVER = np.nan
@@ -391,22 +392,12 @@ ENGINE = np.dtype(
         ("expert_hit_share", "f8"),  # experts_per_token / num_experts
         ("kv_bytes_per_token", "f8"),
         ("bytes_per_s", "f8"),  # of the whole replica, efficiency included
-        ("comm_s", "f8"),  # a step's fixed part of the messages between GPUs
-        ("comm_s_per_token", "f8"),  # of the longest of the steps that are taken together
         ("handover_s", "f8"),  # from one stage of a pipeline to the next
         ("handover_s_per_token", "f8"),
         ("adapter_bytes", "f8"),  # read for each distinct adapter
         ("max_graph_tokens", "i8"),  # tokens of the largest CUDA graph; 0 = none are used
-        ("overhead_s", "f8"),
-        ("cpu_s", "f8"),
-        ("cpu_s_per_request", "f8"),
-        ("grammar_cpu_s_per_request", "f8"),
         ("serial_share", "f8"),  # of the shorter of arithmetic and memory, which the longer does not hide: 0 to 1
-        ("gpu_s_per_request", "f8"),
-        ("mixed_s", "f8"),  # more for a step in which a request has several new tokens
-        ("mixed_kv_s_per_token", "f8"),  # more for each KV token of a step in which a request has several new tokens
-        ("eager_s", "f8"),  # more for a step of more tokens than max_graph_tokens
-        ("launch_s", "f8"),  # the least that a step takes in which a request has several new tokens
+        *((term.field, "f8") for term in TERMS),
         ("num_knots", "i8"),  # numbers of tokens at which a step was measured; 0 = all is in the coefficients above
         ("knot_tokens", "f8", (MAX_KNOTS,)),  # ascending
         ("knot_s", "f8", (MAX_KNOTS,)),

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from annotated_types import Le
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -17,6 +18,7 @@ from accuracy.measured.rows import read_served
 from accuracy.repeated.simulated import Outcome, experiment_of, simulate
 from experiments.calibrated import traits
 from experiments.manifest import manifest
+from experiments.pages.figures import percent
 from experiments.results.tables import write_json
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
@@ -41,9 +43,8 @@ OUTLIER = 0.05
 STEP = 0.02
 """Relative step of the finite differences: above the ripple that whole steps of an engine put on a mean."""
 
-LIMITS = dict.fromkeys(
-    ("flops_efficiency", "bandwidth_efficiency", "kv_bandwidth_efficiency", "link_efficiency", "serial_share"), 1.0
-)
+LIMITS = {name: rule.le for name, field in Efficiencies.model_fields.items() for rule in field.metadata if isinstance(rule, Le)}
+"""The most that a coefficient may be, by its field."""
 
 
 def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0) -> None:
@@ -56,7 +57,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
     config = run.experiment
     assert isinstance(config, CalibrateGpu), "only fits to served results come here"
     started = time.perf_counter()
-    results = read_served(config.served)
+    results = read_served(config.served, config.reader)
     chosen, problems = choose(results, config.include, config.exclude)
     elsewhere = [one.name for one in chosen if one.gpu != config.gpu.name]
     without = [one.name for one in chosen if one.name not in elsewhere and not _num_fitted(one)]
@@ -76,8 +77,7 @@ def run_one(run: RunConfig, folder: Path, progress: bool = False, line: int = 0)
         (partial / "config.yaml").write_text(run.yaml, encoding="utf-8")
         found, outcomes = fit(config, start, chosen, kernels, partial / FILE)
         with TemporaryDirectory() as scratch:
-            given = (str(partial / FILE), config.distinct_prompts)
-            pools = [experiment_of(one, *given, scratch=Path(scratch)).pools[0] for one in chosen]
+            pools = [experiment_of(one, str(partial / FILE), scratch=Path(scratch)).pools[0] for one in chosen]
         fitted = fitted_to(traits(pool.replicas, pool.model) for pool in pools)
         write_gpu(_calibration(config, found, kernels, chosen, outcomes, fitted), partial / FILE)
         others_of_file = not_included(results, chosen, problems)
@@ -101,7 +101,7 @@ def fit(
     """Fits `config.free` to the log of simulated over real means; returns the coefficients and the last simulations.
 
     Args:
-        config: free coefficients and the results' prompts.
+        config: the free coefficients.
         begin: where the fit starts.
         chosen: the served results.
         kernels: what single kernels take, if that is known.
@@ -114,8 +114,7 @@ def fit(
     def at(point: Floats) -> tuple[Efficiencies, list[Outcome]]:
         tried = Efficiencies(**{**start, **dict(zip(config.free, (point * scale).tolist(), strict=True))})
         write_gpu(_calibration(config, tried, kernels, [], []), scratch)
-        prompts = config.distinct_prompts
-        return tried, [simulate(one, str(scratch), tried.client_s, prompts, config.seed, config.draws) for one in chosen]
+        return tried, [simulate(one, str(scratch), tried.client_s, config.seed, config.draws) for one in chosen]
 
     first = np.minimum(np.ones(len(scale)), 0.99 * upper)
     weights = np.array([_weight(outcome, metric, weight) for outcome in at(first)[1] for metric, weight in FITTED])
@@ -192,11 +191,11 @@ def _counted(num: int) -> str:
 
 
 def _table(chosen: Sequence[Served], outcomes: Sequence[Outcome]) -> list[str]:
-    lines = [f"{'fitted':<100}{'TTFT':>8}{'TPOT':>8}{'E2E':>8}"]
+    lines = [f"{'fitted':<100}{'TTFT':>9}{'TPOT':>9}{'E2E':>9}"]
     for one, outcome in zip(chosen, outcomes, strict=True):
         metrics = ("ttft_s", "tpot_s", "e2e_s")
         found = [np.expm1(_log_error(one, outcome, metric)) for metric in metrics]
-        cells = "".join(f"{error:>+8.1%}" if np.isfinite(error) else f"{'':>8}" for error in found)
+        cells = "".join(f"{percent(error, sign='+') if np.isfinite(error) else '':>9}" for error in found)
         lines.append(f"{one.name:<100}{cells}")
     return lines
 

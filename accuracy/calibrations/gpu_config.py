@@ -1,9 +1,10 @@
 """What `kind: calibrate_gpu` asks for: the keys of its config."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from accuracy.reader import READER, Reader
 from experiments.settings.experiment import Study
 from experiments.settings.fields import Catalogued
 from replicas import catalog
@@ -11,23 +12,10 @@ from replicas.calibration.gpu import Efficiencies
 from replicas.catalog import Gpu
 from sim.params import Params
 
-Coefficient = Literal[
-    "flops_efficiency",
-    "bandwidth_efficiency",
-    "kv_bandwidth_efficiency",
-    "link_efficiency",
-    "link_latency_s",
-    "all_reduce_s",
-    "fixed_s",
-    "mixed_s",
-    "mixed_kv_share",
-    "eager_s",
-    "launch_s",
-    "large_gemm_scale",
-    "s_per_request",
-    "serial_share",
-    "client_s",
-]
+if TYPE_CHECKING:
+    Coefficient = str
+else:
+    Coefficient = Literal[tuple(Efficiencies.model_fields)]
 
 
 class KernelTables(Params):
@@ -50,17 +38,14 @@ class CalibrateGpu(Study):
     )
     served: str = Field(
         min_length=1,
-        description="Served results: JSON lines in the form of serving_ground_truth.jsonl, silicon_sample.csv, a load "
-        "generator's report, or a YAML index of such reports",
+        description="Served results: a load generator's report, or an index of such reports",
     )
+    reader: Reader | None = Field(default=None, description=READER)
     include: list[str] = Field(
         default=["*"], min_length=1, description="Results to fit, as group/gpu/model/tp/workload/rate; * stands for anything"
     )
     exclude: list[str] = Field(default=[], description="Of these, the ones to leave out")
     engine_version: str | None = Field(default=None, description="The engine's version; null = not known")
-    distinct_prompts: int = Field(
-        default=45, ge=1, description="Different prompts that the requests share, where the prefix cache is on"
-    )
     start: Efficiencies = Field(description="Where the fit starts; what is not free stays as it is")
     kernels: str | None = Field(
         default=None,

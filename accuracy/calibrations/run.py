@@ -12,6 +12,7 @@ from accuracy.calibrations.config import Calibrate, Kernels
 from accuracy.calibrations.plots import draw_fit
 from accuracy.measured.recordings import find
 from experiments.manifest import manifest
+from experiments.pages.figures import percent
 from experiments.results.tables import write_json
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
@@ -118,7 +119,8 @@ def _measured(config: Calibrate, engine: MeasuredEngine) -> _Material:
     steps, loose = measure_all(engine, shapes, config.seed, patience)
     end = f"{patience.max_repeats} repeats" if config.max_measure_s is None else f"{patience.max_s:g} s of measuring"
     warnings = [
-        f"not tight after {end}: {shape.described}" + (f" +- {error:.1%}" if error < float("inf") else ", not measured twice")
+        f"not tight after {end}: {shape.described}"
+        + (f" +- {percent(error)}" if error < float("inf") else ", not measured twice")
         for shape, error in loose
     ]
     blocks = engine.kv_cache
@@ -241,19 +243,19 @@ def described(calibration: Calibration) -> str:
     lines = [f"{one.engine} {one.engine_version or '(unknown version)'}, {one.model.name} in {one.dtype} on "
              f"{one.tensor_parallel_size} x {one.gpu.name}: {one.source}", "", "the device's time of a step"]  # fmt: skip
     for name, value, error in times:
-        lines.append(f"  {name:<22}{value * 1e6:>14,.4f} us" + (f"   +- {error:.1%}" if error is not None else ""))
+        lines.append(f"  {name:<22}{value * 1e6:>14,.4f} us" + (f"   +- {percent(error)}" if error is not None else ""))
     lines.append(f"  {'serial_share':<22}{one.device_time.serial_share:>14.2f}")
     lines.append("the CPU's time around it")
     for name, part in cpu:
         lines.append(f"  {name:<22}{part.s * 1e6:>14,.1f} us   and {part.s_per_request * 1e6:,.1f} us a request")
     if one.residuals:
         r = one.residuals
-        lines.append(
-            f"steps are within {r.p50:.1%} (p50), {r.p90:.1%} (p90), {r.p99:.1%} (p99) of the fit, n = {r.num_steps:,}"
-        )
-    if one.repeat_spread and one.repeat_spread.p50 is not None:
-        s = one.repeat_spread
-        lines.append(f"the same step measured again is within {s.p50:.1%} (p50), {s.p90:.1%} (p90), of {s.num_shapes} shapes")
+        within = f"{percent(r.p50)} (p50), {percent(r.p90)} (p90), {percent(r.p99)} (p99)"
+        lines.append(f"steps are within {within} of the fit, n = {r.num_steps:,}")
+    s = one.repeat_spread
+    if s and s.p50 is not None and s.p90 is not None:
+        within = f"{percent(s.p50)} (p50), {percent(s.p90)} (p90)"
+        lines.append(f"the same step measured again is within {within}, of {s.num_shapes} shapes")
     if one.drift:
         lines.append(
             f"the machine's own drift meanwhile: x {one.drift.fastest:.2f} to x {one.drift.slowest:.2f}, fitted with the rest"

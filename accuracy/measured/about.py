@@ -34,7 +34,20 @@ class StatedLengths(Params):
     output: Law | None = Field(default=None, description="Of answers; null = as the report says.")
 
 
-class About(Params):
+class Load(Params):
+    """What was sent, as far as an index says it."""
+
+    arrival: Literal["constant", "Poisson", "all at once"] | None = Field(default=None, description="How requests arrived.")
+    rate: float | None = Field(default=None, gt=0, description="Requests per second.")
+    max_concurrency: int | None = Field(default=None, ge=1, description="Requests that the client had in flight at most.")
+    num_requests: int | None = Field(default=None, ge=1, description="Requests that were sent.")
+    prompt_tokens: float | None = Field(default=None, ge=1, description="Tokens of every prompt.")
+    output_tokens: float | None = Field(default=None, ge=1, description="Tokens of every answer.")
+    lengths: StatedLengths | None = Field(default=None, description="Laws of the lengths, as in traffic.")
+    prefixes: StatedPrefixes | None = Field(default=None, description="What prompts begin with and share, as in traffic.")
+
+
+class About(Load):
     """The engine that served, and what its reports do not say of the load; this counts before what they say."""
 
     model: str | dict[str, Any] = Field(description="Its name on Hugging Face, or its shape as in a pool.")
@@ -50,19 +63,13 @@ class About(Params):
     notes: Any = Field(default=None, description="For readers.")
     source_url: Any = Field(default=None, description="For readers.")
     n_gpu: Any = Field(default=None, description="For readers.")
-    arrival: Literal["constant", "Poisson", "all at once"] | None = Field(default=None, description="How requests arrived.")
-    rate: float | None = Field(default=None, gt=0, description="Requests per second.")
-    max_concurrency: int | None = Field(default=None, ge=1, description="Requests that the client had in flight at most.")
-    num_requests: int | None = Field(default=None, ge=1, description="Requests that were sent.")
-    prompt_tokens: float | None = Field(default=None, ge=1, description="Tokens of every prompt.")
-    output_tokens: float | None = Field(default=None, ge=1, description="Tokens of every answer.")
-    lengths: StatedLengths | None = Field(default=None, description="Laws of the lengths, as in traffic.")
-    prefixes: StatedPrefixes | None = Field(default=None, description="What prompts begin with and share, as in traffic.")
+    chat_tokens: int | None = Field(default=None, ge=0, description="That the chat template adds; null = as the model's does.")
+    front_end_s: float = Field(default=0.0, ge=0, description="Of each request in the API server, before the engine gets it.")
     in_len: dict[str, float] = Field(default={}, description="Tokens of prompts: `system`, which they share, and `total`.")
     out_len: dict[str, float] = Field(default={}, description="Tokens of answers: `requested`, or their `mean`.")
 
 
-def about_of(given: Mapping[str, Any], where: Path) -> About:
+def about_of(given: Mapping[str, Any], where: Path | str) -> About:
     """Returns what an index says.
 
     Raises:

@@ -1,19 +1,17 @@
-"""Which engine served a result, by the words of those who published it."""
+"""Which engine served a result, by the words of a report or an index."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from accuracy.measured.names import DTYPES, arguments_of, gpu_of, model_of
+from accuracy.measured.arguments import arguments_of
+from accuracy.measured.names import DTYPES, gpu_of, model_of
 from replicas import catalog
-
-DTYPE_IN_NAME, DTYPES_IN_NAMES = "see model/flags", {"FP8": "fp8", "AWQ": "awq"}
-"""What a result says whose dtype is the end of its model's name, and those ends."""
 
 
 class Engine(NamedTuple):
     """An engine that served, in our words."""
 
-    title: str  # its model as those who published it call it, without the owner
+    title: str  # its model as it was given, without the owner
     model: str  # of the catalogue, or of `own`; "" where it has none
     gpu: str
     size: int  # tensor parallel
@@ -36,20 +34,17 @@ class Engine(NamedTuple):
 
 
 def engine_of(row: Mapping[str, Any]) -> Engine:
-    """Returns the engine of a line of served results, or of what an index says."""
+    """Returns the engine that an index says served."""
     arguments = arguments_of(row["server_args"])
     own = {key: row[key] for key in ("model", "gpu") if isinstance(row.get(key), Mapping)}
     names = {key: found(own[key]).name for key, found in (("model", catalog.model), ("gpu", catalog.gpu)) if key in own}
     model, gpu = (names.get(key) or row[key] for key in ("model", "gpu"))
-    dtype = str(row["dtype"]).lower()
-    if row["dtype"] == DTYPE_IN_NAME:
-        dtype = DTYPES_IN_NAMES.get(model.rpartition("-")[2], "bf16")
     return Engine(
         title=model.split("/")[-1],
         model=names.get("model") or model_of(model),
         gpu=names.get("gpu") or gpu_of(gpu),
         size=int(arguments.get("tensor_parallel_size") or row["tp"] or 1),
-        dtype=dtype,
+        dtype=str(row["dtype"]).lower(),
         arguments=arguments,
         own=own,
     )

@@ -10,14 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from accuracy.measured.arguments import BEFORE_021
 from accuracy.measured.names import model_of
 from accuracy.measured.recordings import Recording
 from sim.errors import TraceError
 
 REQUESTS = "requests.jsonl"
-
-BEFORE_021 = {"gpu_memory_utilization": 0.9, "cuda_graph_bytes": 0.0}
-"""Defaults of vLLM 0.19, with which these runs were made, where ours are those of 0.32."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,8 @@ class BenchRun(Recording):
         """The engine's arguments, and if they were recorded its KV blocks and its scheduler's config."""
         found = self._written()
         cache = found.get("kv_cache", {})
-        arguments = BEFORE_021 | {"block_size": 16, "enable_prefix_caching": True}  # vLLM's defaults
+        # defaults of vLLM 0.19, which made these runs
+        arguments: dict[str, Any] = BEFORE_021 | {"block_size": 16, "enable_prefix_caching": True}
         arguments |= {name: value for name, value in found["engine_kwargs"].items() if value is not None}
         arguments |= {name: cache[name] for name in ("block_size", "enable_prefix_caching") if name in cache}
         scheduler = found.get("resolved_config", {}).get("scheduler_config", {})

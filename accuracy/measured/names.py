@@ -1,8 +1,4 @@
-"""How published results name models, GPUs and engine arguments, and what we call them."""
-
-import re
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+"""How reports name models and GPUs, and what we call them."""
 
 from replicas.catalog import gpus, models
 
@@ -26,49 +22,6 @@ DTYPES = {"bf16": None, "fp16": None, "fp16/bf16": None, "bfloat16": None, "fp8"
 """How a result names the dtype of its weights, and the surrogate's `quantization`."""
 
 
-def arguments_of(given: Any) -> dict[str, Any]:
-    """Returns vLLM's arguments by name, from a mapping or a command line.
-
-    >>> arguments_of(["--max-num-seqs=128", "--no-enable-prefix-caching", "--model=$(ID)"])
-    {'max_num_seqs': 128, 'enable_prefix_caching': False, 'model': '$(ID)'}
-    >>> arguments_of("vllm serve Qwen/Qwen3-32B --max-model-len 32768 -tp 2")
-    {'max_model_len': 32768, 'tensor_parallel_size': 2}
-    """
-    if isinstance(given, str):
-        given = re.sub(r"(?<=\S) (?=[^-\s])", "=", given.replace(" -tp ", " --tensor-parallel-size ")).split()[1:]
-    pairs = dict(given) if isinstance(given, Mapping) else dict(_options(given if isinstance(given, list) else ()))
-    named = {_ALIASES.get(name, name.replace("-", "_")): value for name, value in pairs.items()}
-    return {name: _value(value) for name, value in named.items() if value not in ("", None)}
-
-
-_ALIASES = {"gpu_mem_util": "gpu_memory_utilization", "cpu_offload": "cpu_offload_gb"}
-"""Short names in some published results."""
-
-
-OFF_UNLESS_SET = ("cpu_offload_gb", "swap_space")
-"""Arguments that are not simulated, and need not be where they are 0 or false."""
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    for word in words:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if name.startswith("no-") and not equals:
-            yield name.removeprefix("no-"), False
-        else:
-            yield name, value if equals else True
-
-
-def _value(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
 def model_of(name: str) -> str:
     """Returns the catalogue's name of a model by its name on Hugging Face, with or without the owner; "" where it has none.
 
@@ -80,37 +33,16 @@ def model_of(name: str) -> str:
 
 
 def gpu_of(name: str) -> str:
-    """Returns the catalogue's name of a GPU that is named in prose, by its first word; "" where it has none.
+    """Returns the catalogue's name of a GPU by its name in prose, whose first words count; "" where it has none.
 
-    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "A single NVIDIA A100 SXM GPU.", "RTX 4090 24GB", "MI300X")]
-    ['h100-sxm', 'a100-sxm', 'rtx-4090', '']
+    >>> [gpu_of(name) for name in ("H100 SXM 80GB", "NVIDIA A100 80GB PCIe", "RTX 4090 24GB", "MI300X")]
+    ['h100-sxm', 'a100-pcie', 'rtx-4090', '']
     """
-    words = (
-        name.lower()
-        .removeprefix("a single nvidia ")
-        .replace("rtx pro 6000", "rtx-pro-6000")
-        .replace("rtx 4090", "rtx-4090")
-        .split()
-    )
+    words = name.lower().removeprefix("nvidia ").split()
     variant = "pcie" if "pcie" in words else "sxm"
-    for word in words[:1]:
-        for known in (word, f"{word}-{variant}"):
+    for num_words in range(len(words), 0, -1):
+        first = "-".join(words[:num_words])
+        for known in (first, f"{first}-{variant}"):
             if known in gpus():
                 return known
     return ""
-
-
-def not_simulated(arguments: Mapping[str, Any], known: Container[str]) -> list[str]:
-    """Returns the engine's arguments that are not `known`, in words, less those that are off."""
-    unknown = [(name, value) for name, value in arguments.items() if name not in known]
-    return [f"{name}={value}" for name, value in unknown if value or name not in OFF_UNLESS_SET]
-
-
-def version_of(text: str | None) -> tuple[int, ...]:
-    """Returns the numbers of an engine's version; () where it is not known.
-
-    >>> version_of("v0.11.0"), version_of("inference-sim/vllm fork (v0.15-era, V1)"), version_of(None)
-    ((0, 11, 0), (0, 15), ())
-    """
-    found = re.search(r"\d+(?:\.\d+)+", text or "")
-    return tuple(int(number) for number in found[0].split(".")) if found else ()

@@ -7,12 +7,21 @@ import numpy as np
 
 from accuracy.errors import Measures
 from accuracy.measured.about import About
-from accuracy.measured.chats import chat_tokens, front_end_s
 from accuracy.measured.engines import engine_of, engine_problems
 from accuracy.measured.results import Sent, Served
 from accuracy.measured.tools.report import CHAT, PREFIXES, Report
 
 OTHER_CHAT = "prompts were rendered as chat, and how many tokens that adds to each is not known: none are added"
+
+CHAT_TOKENS = {"qwen3": 8}
+"""What a chat template adds to a prompt, by the beginning of the model's name.
+
+Source: Qwen3's: <|im_start|> user newline, <|im_end|> newline, <|im_start|> assistant newline."""
+
+
+def chat_tokens(model: str) -> int | None:
+    """Returns the tokens that a model's chat template adds to a prompt; None where that is not known."""
+    return next((tokens for name, tokens in CHAT_TOKENS.items() if model.startswith(name)), None)
 
 
 def served_of_report(about: About, report: Report) -> Served:
@@ -22,7 +31,7 @@ def served_of_report(about: About, report: Report) -> Served:
     sent: dict[str, Any] = {one.name: getattr(report.sent, one.name) for one in fields(Sent)}
     not_told = dict(report.sent.not_told)
     if report.is_chat and about.prompt_tokens is None:
-        added = chat_tokens(engine.model)
+        added = chat_tokens(engine.model) if about.chat_tokens is None else about.chat_tokens
         if added is None:
             not_told[CHAT] = OTHER_CHAT
         else:
@@ -33,7 +42,6 @@ def served_of_report(about: About, report: Report) -> Served:
     real = _without_gaps(report.real) if report.sent.num_output_tokens <= 1 else _with_tpot(report)
     problems = {
         **engine_problems(row, engine),
-        report.sent.problem: bool(report.sent.problem),
         "clients gave up: overload with timeouts": about.quality.startswith("C"),
         "lengths are not known": not report.sent.num_prompt_tokens * report.sent.num_output_tokens,
         "no latencies": not real.statistics and not real.latencies,
@@ -42,11 +50,11 @@ def served_of_report(about: About, report: Report) -> Served:
         **{
             **sent,
             **engine.fields(row),
-            "name": "/".join(parts),
+            "name": report.name or "/".join(parts),
             "real": real,
-            "front_end_s": front_end_s(row) if report.is_chat else 0.0,
+            "front_end_s": about.front_end_s,
             "not_told": not_told,
-            "problem": next((problem for problem, is_so in problems.items() if is_so), ""),
+            "problem": report.sent.problem or next((problem for problem, is_so in problems.items() if is_so), ""),
         }
     )
 

@@ -9,6 +9,7 @@ import yaml
 
 from accuracy.measured.about import NEEDED, About, about_of, as_stated
 from accuracy.measured.names import model_of
+from accuracy.measured.stated import stated_report
 from accuracy.measured.tools import known, tool_of
 from accuracy.measured.tools.report import Report
 from sim.errors import TraceError
@@ -17,26 +18,40 @@ MOST_SHOWN = 200
 """Characters of what others wrote that an error shows."""
 
 
-def indexed(index: Path) -> Iterator[tuple[About, Report]]:
+def index_in(path: Path) -> Any:
+    """Returns what a YAML file says.
+
+    Raises:
+        TraceError: it cannot be read, or is no YAML.
+    """
+    try:
+        return yaml.safe_load(text_of(path))
+    except yaml.YAMLError as error:
+        raise TraceError(f"{path}: is not an index with about and reports ({_said(error)})") from error
+
+
+def indexed(index: Any, folder: Path, where: str) -> Iterator[tuple[About, Report]]:
     """Yields what an index's reports say, and of which engine.
 
-    The index is YAML: `about`, and `reports`, a list of JSON files beside it.
+    An index has `about`, and `reports`, a list of JSON files in its folder, or of results that are spelled out.
 
     Raises:
         TraceError: the index or a report cannot be read, or is none of the tools'.
     """
     try:
-        found = yaml.safe_load(index.read_text(encoding="utf-8"))
-        given, names = dict(found["about"]), [*found["reports"]]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"{index}: is not an index with about and reports ({_said(error)})") from error
-    about = about_of(given, index)
-    for name in names:
-        path = index.parent / str(name)
-        of_file = about.model_copy(update={"workload": about.workload or path.stem})
-        for document in documents(path):
-            for report in read_report(document, path):
-                yield of_file, report._replace(sent=as_stated(report.sent, about))
+        given, reports = dict(index["about"]), [*index["reports"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"{where}: is not an index with about and reports ({_said(error)})") from error
+    about = about_of(given, where)
+    for number, one in enumerate(reports, start=1):
+        path = folder / str(one)
+        if isinstance(one, Mapping):
+            named, found = str(number), [stated_report(one, where)]
+        else:
+            named, found = path.stem, [report for document in documents(path) for report in read_report(document, path)]
+        for report in found:
+            of_file = about.model_copy(update={"workload": about.workload or named})
+            yield of_file, report._replace(sent=as_stated(report.sent, about))
 
 
 def documents(path: Path) -> list[Any]:

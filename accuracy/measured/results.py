@@ -48,7 +48,6 @@ class Sent:
     requests: Requests | None = None  # one by one, where the report has them
     lengths: Mapping[str, Any] = field(default_factory=dict)  # laws of `prompt` and `output` that count before `requests`
     shortest_share: float = 1.0  # lengths without a law are spread evenly from this share of those above to them
-    shares_prompts: bool = False  # its prompts come from a short list, and the prefix cache is on
     prefixes: Mapping[str, Any] = field(default_factory=dict)  # what prompts begin with, as traffic's `prefixes`
     measures_all: bool = False  # its figures are of all requests, the first and the last included
     not_told: Mapping[str, str] = field(default_factory=dict)  # topic -> what the report does not say, and how it is taken

@@ -1,4 +1,4 @@
-"""Reads served results: lines of a table, load generators' reports, aiconfigurator's table."""
+"""Reads served results: load generators' reports and indices of them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -6,32 +6,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from accuracy.measured.lines import served_of_line
 from accuracy.measured.reported import served_of_report
-from accuracy.measured.reports import documents, indexed, on_its_own, read_report, text_of
+from accuracy.measured.reports import documents, index_in, indexed, on_its_own, read_report, text_of
 from accuracy.measured.results import Served
-from accuracy.measured.silicon import read_silicon
-from accuracy.measured.tools import tool_of
-from sim.errors import TraceError
-
-LINE_KEYS = ("group", "server_args")
-"""By any of these a line of serving_ground_truth.jsonl is told from a report."""
+from sim.errors import ConfigError, TraceError
+from sim.outside import load_external, own_code
 
 
-def read_served(path: str | Path) -> list[Served]:
-    """Reads JSON lines in the form of `serving_ground_truth.jsonl`, a load generator's report, an index of such reports
-    (YAML), or aiconfigurator's `silicon_sample.csv`.
+def read_served(path: str | Path, reader: str | None = None) -> list[Served]:
+    """Reads a load generator's report, an index of such reports (YAML), or lines of either (JSON).
 
-    Every line, report or row becomes a result, perhaps with a problem. Of one name the second is called NAME#2, those that can
-    be simulated before those that cannot.
+    Every report becomes a result, perhaps with a problem. Of one name the second is called NAME#2, those that can be simulated
+    before those that cannot.
+
+    Args:
+        path: the file.
+        reader: `package.module:name` of a function that takes the path of a file in another form, and yields indices.
 
     Raises:
         TraceError: no such file, or a line or report is no result.
+        ConfigError: the reader cannot be imported, or fails.
     """
     path = Path(path)
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
-    results = [*_results(path)]
+    results = [*(_results(path) if reader is None else _indexed(_read_by(reader, path), path))]
     times_seen: dict[str, int] = {}
     for number in sorted(range(len(results)), key=lambda number: bool(results[number].problem)):
         one = results[number]
@@ -43,20 +42,33 @@ def read_served(path: str | Path) -> list[Served]:
     return results
 
 
+def _read_by(reader: str, path: Path) -> list[tuple[int, Any]]:
+    try:
+        read = load_external(reader)
+    except ValueError as error:
+        raise ConfigError(f"reader: {error}") from error
+    with own_code(read):
+        return [*enumerate(read(path), start=1)]
+
+
 def _results(path: Path) -> Iterator[Served]:
-    if path.suffix == ".csv":
-        yield from read_silicon(path)
-    elif path.suffix in (".yaml", ".yml"):
-        for number, (about, report) in enumerate(indexed(path), start=1):
+    if path.suffix in (".yaml", ".yml"):
+        for number, (about, report) in enumerate(indexed(index_in(path), path.parent, str(path)), start=1):
             yield _checked(f"{path}:{number}", served_of_report, about, report)
-    else:
-        for number, document in _documents(path):
-            is_line = isinstance(document, Mapping) and any(key in document for key in LINE_KEYS)
-            if is_line and (tool_of(document) is None or "server_args" in document):
-                yield _checked(f"{path}:{number}", served_of_line, document)
-            else:
-                for report in read_report(document, path):
-                    yield _checked(f"{path}:{number}", served_of_report, on_its_own(report, path), report)
+        return
+    for number, document in _documents(path):
+        if isinstance(document, Mapping) and {"about", "reports"} <= document.keys():
+            yield from _indexed([(number, document)], path)
+        else:
+            for report in read_report(document, path):
+                yield _checked(f"{path}:{number}", served_of_report, on_its_own(report, path), report)
+
+
+def _indexed(indices: list[tuple[int, Any]], path: Path) -> Iterator[Served]:
+    for number, index in indices:
+        where = f"{path}:{number}"
+        for about, report in indexed(index, path.parent, where):
+            yield _checked(where, served_of_report, about, report)
 
 
 def _documents(path: Path) -> list[tuple[int, Any]]:

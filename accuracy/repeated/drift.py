@@ -12,24 +12,12 @@ from experiments.wiring import Wiring
 from replicas.calibration.file import Calibration
 from replicas.calibration.fit import predicted_s
 from sim.errors import TraceError
+from sim.step_terms import TERMS
 
 Floats = NDArray[np.float64]
 
 _RATES = ("flops_per_s", "bytes_per_s")
-_TIMES = (
-    "comm_s",
-    "comm_s_per_token",
-    "overhead_s",
-    "gpu_s_per_request",
-    "mixed_s",
-    "mixed_kv_s_per_token",
-    "eager_s",
-    "launch_s",
-    "knot_s",
-    "cpu_s",
-    "cpu_s_per_request",
-    "grammar_cpu_s_per_request",
-)
+_TIMES = (*(term.field for term in TERMS), "knot_s")
 
 
 def drift_scales(recordings: Sequence[Recording], calibration: Calibration, drift: str) -> dict[str, float]:

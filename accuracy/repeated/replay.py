@@ -4,19 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from accuracy.measured.names import model_of, not_simulated
+from accuracy.measured.arguments import options_of
+from accuracy.measured.names import model_of
 from accuracy.measured.recordings import Recording
 from experiments.settings.experiment import Experiment
 from experiments.settings.loading import RunConfig
 from experiments.settings.mistakes import validated
 from replicas.calibration.file import Calibration
 from replicas.catalog import models
-from replicas.surrogate import Surrogate
 from sim.errors import TraceError
-
-NOT_SIMULATED = ("model", "load_format", "tokenizer", "skip_tokenizer_init", "seed", "scheduler_cls", "disable_log_stats",
-                 "enable_expert_parallel")  # fmt: skip
-"""Engine arguments that change nothing that is simulated."""
 
 DATA_PARALLEL_ROUTER = {"kind": "vllm_old", "scrape_interval_s": 0.1}
 """How vLLM up to 0.19 spreads requests over its data-parallel ranks."""
@@ -36,17 +32,14 @@ _OF_THE_SCHEDULER = (
 
 def engine_options(recording: Recording) -> tuple[dict[str, Any], list[str]]:
     """Returns the surrogate's options for a recorded engine, and the arguments that it does not know, in words."""
-    arguments = recording.meta["engine_args"]
+    options, unknown = options_of(recording.meta["engine_args"])
     scheduler = recording.meta.get("scheduler_config", {})
-    options = {name: arguments[name] for name in Surrogate.model_fields if arguments.get(name) is not None}
     options |= {name: scheduler[name] for name in _OF_THE_SCHEDULER if name in scheduler}
     if "policy" in scheduler:
         options["scheduling_policy"] = scheduler["policy"]
-    num_blocks = recording.meta.get("num_gpu_blocks", arguments.get("num_gpu_blocks_override"))
-    if num_blocks is not None:
-        options["num_gpu_blocks"] = num_blocks
-    known = {*Surrogate.model_fields, *NOT_SIMULATED, "num_gpu_blocks_override"}
-    return options, not_simulated(arguments, known)
+    if recording.meta.get("num_gpu_blocks") is not None:
+        options["num_gpu_blocks"] = recording.meta["num_gpu_blocks"]
+    return options, unknown
 
 
 def simulation_of(

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from accuracy.errors import Measures
-from accuracy.measured.names import not_simulated, version_of
+from accuracy.measured.arguments import options_of, with_defaults_of
 from accuracy.measured.results import Served
 from accuracy.repeated.traffic import is_random, is_whole, traffic_of
 from experiments.settings.experiment import Experiment
 from experiments.settings.mistakes import validated
-from replicas.surrogate import Surrogate
 from sim.errors import TraceError
 from sim.records import FINISHED
 
@@ -22,17 +21,6 @@ WARM_UP = 0.1
 """Share of the requests that fill the engine and are not measured; the real stages are minutes long and follow each other.
 Where a client limits the requests in flight, or sends all at once, or reports on all that it sent, all are simulated and
 measured, as in its own figures."""
-
-ASYNC_SINCE = (0, 14)
-"""vLLM's version from which async scheduling is on unless told otherwise. Source: vLLM 0.14.0's release notes."""
-
-CHUNKS_ALWAYS_BEFORE = (0, 12)
-"""vLLM's V1 engines before it split prompts over steps whatever `enable_chunked_prefill` says.
-
-Source: `EngineArgs._set_default_args` of 0.11.0."""
-
-OLD_MEMORY = {"gpu_memory_utilization": 0.9, "cuda_graph_bytes": 0.0}
-"""What vLLM before 0.21 took of the GPU."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,6 @@ class _Kept:
 def experiment_of(
     served: Served,
     calibration: str,
-    distinct_prompts: int,
     seed: int = 1,
     step_time_scale: float = 1.0,
     scratch: Path | None = None,
@@ -77,7 +64,6 @@ def experiment_of(
     Args:
         served: what to repeat.
         calibration: the file with the step times.
-        distinct_prompts: how many different prompts its requests are drawn from, where the prefix cache is on.
         seed: of the run.
         step_time_scale: multiplies all step times.
         scratch: folder for a table of requests, as long as the simulation is needed.
@@ -101,7 +87,7 @@ def experiment_of(
         "name": "served",
         "kind": "simulate",
         "seed": seed,
-        "traffic": traffic_of(served, distinct_prompts, seed, scratch),
+        "traffic": traffic_of(served, seed, scratch),
         "router": {"kind": "round_robin"},
         "pools": [pool],
     }
@@ -110,25 +96,16 @@ def experiment_of(
 
 def engine_options(served: Served) -> tuple[dict[str, Any], list[str]]:
     """Returns the surrogate's options for the engine that served, and the arguments that it does not know, in words."""
-    known = Surrogate.model_fields
-    options = {name: value for name, value in served.arguments.items() if name in known and name != "quantization"}
-    version = version_of(served.engine_version)
-    options.setdefault("async_scheduling", version >= ASYNC_SINCE)
-    if () < version < CHUNKS_ALWAYS_BEFORE:
-        options.pop("enable_chunked_prefill", None)
-    for name, value in OLD_MEMORY.items():
-        options.setdefault(name, value)
-    options |= {"tensor_parallel_size": served.tensor_parallel_size}
-    if served.quantization:
-        options["quantization"] = served.quantization
-    return options, not_simulated(served.arguments, {*known, "model"})
+    given, unknown = options_of(served.arguments)
+    options = with_defaults_of(served.engine_version, given)
+    options |= {"tensor_parallel_size": served.tensor_parallel_size, "quantization": served.quantization}
+    return {name: value for name, value in options.items() if value is not None}, unknown
 
 
 def simulate(
     served: Served,
     calibration: str,
     client_s: float,
-    distinct_prompts: int,
     seed: int = 1,
     draws: int = 1,
     step_time_scale: float = 1.0,
@@ -139,7 +116,6 @@ def simulate(
         served: what to repeat.
         calibration: the file with the step times.
         client_s: what the clients' clocks show on top of the engine's time: network, tokenizer.
-        distinct_prompts: how many different prompts there are, where the prefix cache is on.
         seed: of the first draw; the next have the next seeds.
         draws: how often to draw random arrivals; what is drawn once, as closed loops are, is simulated once.
         step_time_scale: multiplies all step times.
@@ -151,7 +127,7 @@ def simulate(
     for one in range(seed, seed + (draws if is_random(served) else 1)):
         sink = _Kept()
         with TemporaryDirectory() as scratch:
-            experiment = experiment_of(served, calibration, distinct_prompts, one, step_time_scale, Path(scratch))
+            experiment = experiment_of(served, calibration, one, step_time_scale, Path(scratch))
             wiring = Wiring(experiment, sink, lambda now_s, num_ended: None)
             wiring.simulation.run()
         outcomes.append(_outcome(served, np.concatenate(sink.rows), wiring.plane.fleet.replicas[0], outside_s))

@@ -32,18 +32,15 @@ def is_random(sent: Sent) -> bool:
     return has_drawn_instants or any(law["kind"] != "fixed" for law in sent.lengths.values())
 
 
-def traffic_of(sent: Sent, distinct_prompts: int, seed: int, scratch: Path | None) -> dict[str, Any]:
+def traffic_of(sent: Sent, seed: int, scratch: Path | None) -> dict[str, Any]:
     """Returns the `traffic` section of the experiment that sends the same.
 
     Args:
         sent: what was sent.
-        distinct_prompts: how many different prompts there are, where whole prompts repeat.
         seed: of what is drawn here: instants and lengths that no kind of traffic has.
         scratch: folder for a table of requests; needed where they are sent one by one.
     """
     prefixes = dict(sent.prefixes)
-    if sent.shares_prompts:
-        prefixes = {"num": distinct_prompts, "tokens": sent.num_prompt_tokens, "zipf": 0.0}
     limit = {"max_concurrency": sent.max_concurrency} if sent.max_concurrency else {}
     if _is_one_by_one(sent):
         assert scratch is not None, "requests one by one need a file"

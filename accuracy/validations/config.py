@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from accuracy.reader import READER, Reader
 from experiments.settings.experiment import Study
 from experiments.settings.fields import Percentile
 
@@ -15,16 +16,14 @@ class Validate(Study):
     recordings: str = Field(
         min_length=1,
         description="Folder of recorded runs: NAME_meta.json, NAME_requests.csv, NAME_steps.jsonl of each, and where prompts "
-        "share tokens NAME_prompts.json; or LLMServingSim's HARDWARE/MODEL/vllm/; or served results, as "
-        "serving_ground_truth.jsonl, silicon_sample.csv, a load generator's report, or a YAML index of such reports",
+        "share tokens NAME_prompts.json; or LLMServingSim's HARDWARE/MODEL/vllm/; or served results: a load generator's "
+        "report, or an index of such reports",
     )
     include: list[str] = Field(
         default=["*"], min_length=1, description="Names of the recordings to simulate; * stands for anything"
     )
     exclude: list[str] = Field(default=[], description="Of these, the served results to leave out")
-    distinct_prompts: int = Field(
-        default=45, ge=1, description="Different prompts that served requests share, where the prefix cache is on"
-    )
+    reader: Reader | None = Field(default=None, description=READER)
     calibration: str = Field(
         min_length=1,
         description="The step times to simulate with: a file that `kind: calibrate` made; one that is not there is looked for "

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 
 from accuracy.errors import LATENCIES, RATES, STATISTICS, Measures
 from accuracy.validations.config import Validate
+from experiments.pages.figures import percent
+from experiments.pages.tables import markdown
 from experiments.plots import INK, mark_1_2_5, style
 from experiments.results.summary_table import METRICS
 from replicas.calibration.file import Calibration
@@ -48,7 +50,7 @@ def _lines(page: Page) -> Iterator[str]:
     yield f"Step times: {page.config.calibration} ({engine};"
     yield f"{one.source}).\n"
     yield "Each cell is simulated / real - 1. A bold one is further off than both the tolerance of "
-    yield f"{page.config.tolerance:.0%} and what two real runs of the workload differ by.\n"
+    yield f"{percent(page.config.tolerance, 0)} and what two real runs of the workload differ by.\n"
     yield "![TTFT, TPOT and E2E, real and simulated](plots/distributions.png)\n"
     yield from _drift(page, table)
     yield from _errors(table)
@@ -73,18 +75,17 @@ def _errors(table: pd.DataFrame, error: str = "error") -> Iterator[str]:
     """One table: a row for each metric and statistic, a column for each recording, and what real runs differ by."""
     once = table.drop_duplicates("recording").sort_values("busy_share")
     heads = [_head(name, busy_share) for name, busy_share in zip(once["recording"], once["busy_share"], strict=True)]
-    yield f"| | {' | '.join(heads)} | two real runs |"
-    yield "|---|" + "---:|" * (len(once) + 1)
+    lines = []
     for label, rows in _rows(table):
         by_name = rows.set_index("recording")
         cells = [_cell(by_name.loc[name], error) if name in by_name.index else "" for name in once["recording"]]
         spread = rows["repeat_spread"].max()
-        yield f"| {label} | {' | '.join(cells)} | {f'{spread:.1%}' if np.isfinite(spread) else 'not known'} |"
-    yield ""
+        lines.append([label, *cells, percent(spread) if np.isfinite(spread) else "not known"])
+    yield markdown(["", *heads, "two real runs"], lines) + "\n"
 
 
 def _head(name: str, busy_share: float) -> str:
-    return f"{name} ({busy_share:.0%} busy)" if np.isfinite(busy_share) else name
+    return f"{name} ({percent(busy_share, 0)} busy)" if np.isfinite(busy_share) else name
 
 
 def _rows(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -99,7 +100,7 @@ def _rows(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def _cell(row: Any, error: str) -> str:
     if not np.isfinite(row[error]):
         return ""
-    text = f"{row[error]:+.1%}"
+    text = percent(row[error], sign="+")
     return text if error != "error" or row["is_within"] else f"**{text}**"
 
 
@@ -108,13 +109,12 @@ def _mean_errors(table: pd.DataFrame) -> Iterator[str]:
     bands = [*table.sort_values("busy_share")["band"].drop_duplicates()]
     is_followed = table["followed_error"].notna().any()
     heads = [*bands, "all", *(["all, drift followed"] if is_followed else [])]
-    yield f"| mean absolute error | {' | '.join(heads)} |"
-    yield "|---|" + "---:|" * len(heads)
+    lines = []
     for label, rows in _rows(table):
         cells = [rows[rows["band"] == band]["error"].abs().mean() for band in bands] + [rows["error"].abs().mean()]
         cells += [rows["followed_error"].astype(float).abs().mean()] if is_followed else []
-        yield f"| {label} | {' | '.join('' if np.isnan(cell) else f'{cell:.1%}' for cell in cells)} |"
-    yield ""
+        lines.append([label, *("" if np.isnan(cell) else percent(cell) for cell in cells)])
+    yield markdown(["mean absolute error", *heads], lines) + "\n"
 
 
 def draw(cases: Sequence[tuple[str, Measures, Measures]], folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Validates against served results: each one simulated again, and how far off its means and percentiles are."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from accuracy.repeated.simulated import Outcome, engine_options, simulate
 from accuracy.validations import served_plots
 from accuracy.validations.config import Validate
 from experiments.manifest import manifest
+from experiments.pages.figures import percent
+from experiments.pages.tables import markdown
 from experiments.results.tables import write_json, write_rows
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
@@ -42,7 +44,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
         calibration = read_any(config.calibration)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    results = read_served(config.recordings)
+    results = read_served(config.recordings, config.reader)
     chosen, problems = choose(results, config.include, config.exclude)
     others = [one.name for one in chosen if one.gpu != calibration.gpu.name]
     chosen = [one for one in chosen if one.gpu == calibration.gpu.name]
@@ -58,7 +60,7 @@ def run_one(run: RunConfig, folder: Path) -> None:
     fitted = [one for one in results if one.name in known and not one.problem and one not in chosen]  # for the picture
 
     def simulated(one: Served, step_time_scale: float = 1.0) -> Outcome:
-        return simulate(one, config.calibration, client_s, config.distinct_prompts, config.seed, config.draws, step_time_scale)
+        return simulate(one, config.calibration, client_s, config.seed, config.draws, step_time_scale)
 
     outcomes = [simulated(one) for one in [*chosen, *fitted]]
     rows = []
@@ -130,22 +132,22 @@ def _page(
     yield "longer, and by how much draws of random arrivals differ (standard deviation; a served run is one).\n"
     columns = [(metric, label, statistic) for metric, label in _SHOWN for statistic in _STATISTICS]
     columns = [one for one in columns if _picked(table, one[0], one[2]).any()]
-    yield f"| result | batch | {' | '.join(_head(*one) for one in columns)} | TTFT % for 1 % of step time | TTFT of one draw |"
-    yield "|---|---|" + "---:|" * (len(columns) + 2)
+    lines = []
     for one in chosen:
         mine = table[table["recording"] == one.name]
-        cells = [_cell(mine[_picked(mine, metric, statistic)]["error"], "{:+.1%}") for metric, _, statistic in columns]
+        cells = [_cell(mine[_picked(mine, metric, statistic)]["error"], percent, sign="+") for metric, _, statistic in columns]
         ttft = mine[_picked(mine, "ttft_s", "mean")]
-        cells += [_cell(ttft["per_step_time"], "{:.1f}"), _cell(ttft["draw_spread"], "{:.1%}")]
-        yield f"| {one.name.partition('/')[2]} | {load_band(one)} | {' | '.join(cells)} |"
-    yield ""
+        cells += [_cell(ttft["per_step_time"], "{:.1f}".format), _cell(ttft["draw_spread"], percent)]
+        lines.append([one.name.partition("/")[2], load_band(one), *cells])
+    head = ["result", "batch", *(_head(*one) for one in columns), "TTFT % for 1 % of step time", "TTFT of one draw"]
+    yield markdown(head, lines, num_left=2) + "\n"
     yield from _means(table, columns)
     if pairs.num_pairs:
         yield (
-            f"Real runs repeat to {pairs.difference:.1%} in TTFT: so far apart, beside what is simulated, are the means of "
-            f"{pairs.num_pairs} pairs of closed loops of the same engine with the same prompts and concurrency and answers of "
-            "other lengths. "
-            f"A model that is right of the mean of many runs would be {pairs.floor:.1%} off.\n"
+            f"Real runs repeat to {percent(pairs.difference)} in TTFT: so far apart, beside what is simulated, are the means "
+            f"of {pairs.num_pairs} pairs of closed loops of the same engine with the same prompts and concurrency and answers "
+            "of other lengths. "
+            f"A model that is right of the mean of many runs would be {percent(pairs.floor)} off.\n"
         )
 
 
@@ -167,17 +169,16 @@ def _picked(table: pd.DataFrame, metric: str, statistic: str) -> Any:
     return (table["metric"] == metric) & (table["statistic"] == statistic)
 
 
-def _cell(found: Any, layout: str) -> str:
-    return layout.format(found.iloc[0]) if found.notna().any() else ""
+def _cell(found: Any, shown: Callable[..., str], **how: str) -> str:
+    return shown(found.iloc[0], **how) if found.notna().any() else ""
 
 
 def _means(table: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """Mean absolute errors, by load band and of all."""
-    yield f"| mean absolute error | {' | '.join(_head(*one) for one in columns)} |"
-    yield "|---|" + "---:|" * len(columns)
+    lines = []
     for band in [*sorted(table["band"].unique()), None]:
         mine = table if band is None else table[table["band"] == band]
         found = [mine[_picked(mine, metric, statistic)]["error"].abs().dropna() for metric, _, statistic in columns]
         label = f"{band or 'all'} (n = {mine['recording'].nunique()})"
-        yield f"| {label} | {' | '.join(f'{one.mean():.1%}' if one.notna().any() else '' for one in found)} |"
-    yield ""
+        lines.append([label, *(percent(one.mean()) if one.notna().any() else "" for one in found)])
+    yield markdown(["mean absolute error", *(_head(*one) for one in columns)], lines) + "\n"

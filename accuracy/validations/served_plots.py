@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from accuracy.errors import Measures
+from experiments.pages.figures import percent
 from experiments.plots import FAINT, GRID, INK, mark_1_2_5, style
 
 METRICS = (("ttft_s", "Time to first token", 0.10), ("tpot_s", "Time per output token", 0.05), ("e2e_s", "End to end", 0.05))
@@ -88,7 +89,7 @@ def _errors(axes: Axes, real: Floats, error: Floats, is_fitted: NDArray[np.bool_
     style(axes)
     held_out = np.abs(error[~is_fitted])
     if held_out.size:
-        text = f"held out: {held_out.mean():.1%} on average, {np.median(held_out):.1%} in the median"
+        text = f"held out: {percent(held_out.mean())} on average, {percent(np.median(held_out))} in the median"
         axes.set_title(text, loc="left", fontsize=9.5, color=FAINT)
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.pages.figures import percent
 from experiments.results.costs import Machine, cost, per_million
 from experiments.results.counts import Counts, Scope
 from experiments.results.request_table import RequestTable
@@ -244,7 +245,9 @@ def _warnings(run: Run, whole: dict[str, Any]) -> list[str]:
     if requests[STATUS_NAMES[IN_FLIGHT]]:
         found.append("the run ended with requests in flight; raise max_drain_s, or give the fleet more capacity")
     if run.ideal_cached_share > 0 and whole["cached_token_share"] == 0:
-        found.append(f"the prefix caches found nothing, though requests share {run.ideal_cached_share:.0%} of their prompts")
+        found.append(
+            f"the prefix caches found nothing, though requests share {percent(run.ideal_cached_share, 0)} of their prompts"
+        )
     if requests["arrived"] and not whole["cost"]["gpu_hours"]:
         found.append("no replica was paid for in the window, so there is no cost to report")
     return found

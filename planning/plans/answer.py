@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from experiments.pages.figures import percent
 from planning.plans.confidence import targets_of
 from planning.plans.config import Plan
 from planning.plans.demand import Traffic
@@ -75,7 +76,7 @@ def _why_none(plan: Plan, traffic: Traffic, best: Candidate | None, verification
     lengths = traffic.lengths
     if any(target.is_missed_by(lengths.served_share) for target in targets_of(plan.slo)):
         why += (
-            f"; {100 * (1 - lengths.served_share):.2f} % of the requests are longer than the {lengths.longest:,} tokens that a "
+            f"; {percent(1 - lengths.served_share, 2)} of the requests are longer than the {lengths.longest:,} tokens that a "
             "replica holds, and are never served"
         )
     return why

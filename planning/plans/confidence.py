@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from experiments.pages.figures import share
 from experiments.settings.experiment import Targets
 from planning.plans.trial import Ran
 
@@ -84,29 +85,17 @@ def judged(runs: Callable[[int], Ran], seeds: Iterable[int], targets: list[Targe
             shares[target].append(share_within(ran, target))
         missed = [target for target in targets if target.is_missed_by(shares[target][-1])]
         if missed:
-            share = shares[missed[0]][-1]
-            return Verdict(False, f"{missed[0]}: {percent(share)} of seed {seed}", count, shares)
+            return Verdict(False, f"{missed[0]}: {share(shares[missed[0]][-1])} of seed {seed}", count, shares)
     sampled = {target: found for target, found in shares.items() if not any(map(math.isnan, found))}
     if not sampled:
         return Verdict(None, "no target can be measured: no request has a value for one", count, shares)
     for target, found in sampled.items():
         low = lower_bound(found, confidence)
         if target.is_missed_by(low):
-            text = f"{percent(statistics.mean(found))} on average, but {percent(low)} at {confidence * 100:g} % confidence"
+            text = f"{share(statistics.mean(found))} on average, but {share(low)} at {confidence * 100:g} % confidence"
             return Verdict(False, f"{target}: {text}", count, shares)
     tightest = min(sampled, key=lambda target: statistics.mean(sampled[target]) - target.share)
-    return Verdict(True, f"{tightest}: {percent(statistics.mean(sampled[tightest]))}, the tightest", count, shares)
-
-
-def percent(share: float) -> str:
-    """Writes a share of the requests; one that is not all of them never reads as all of them.
-
-    >>> percent(0.9876), percent(0.999996), percent(1.0), percent(float("nan"))
-    ('98.76 %', '99.99 %', '100.00 %', 'not measurable')
-    """
-    if math.isnan(share):
-        return "not measurable"
-    return f"{math.floor(share * 1e4 + 1e-9) / 100:.2f} %"
+    return Verdict(True, f"{tightest}: {share(statistics.mean(sampled[tightest]))}, the tightest", count, shares)
 
 
 def lower_bound(values: list[float], confidence: float) -> float:

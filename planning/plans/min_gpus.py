@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.pages.figures import several
 from planning.plans.confidence import Verdict, judged, targets_of
 from planning.plans.config import Hardware, Plan
 from planning.plans.demand import Traffic
-from planning.plans.figures import several
 from planning.plans.fleets import Fleet, base_case, candidates_of, option
 from planning.plans.progress import SILENT, Progress
 from planning.plans.trial import Arriving, Ran, arrivals_of, shared

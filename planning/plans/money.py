@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from experiments.pages.figures import percent
 from planning.costs import blended_price, break_even_utilization
 from planning.plans.config import ApiPrice, Plan
 from planning.plans.day import PlannedDay
@@ -65,5 +66,5 @@ def _verdict(fleet: float, api: float) -> str:
     ('own fleet, 50 % cheaper', 'API, 33 % cheaper')
     """
     if fleet <= api:
-        return f"own fleet, {1 - fleet / api:.0%} cheaper".replace("%", " %")
-    return f"API, {1 - api / fleet:.0%} cheaper".replace("%", " %")
+        return f"own fleet, {percent(1 - fleet / api, 0)} cheaper"
+    return f"API, {percent(1 - api / fleet, 0)} cheaper"

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from experiments.pages.figures import number, percent, several
+from experiments.pages.page import Page, Section
 from planning.plans import report_basis, report_fleets, report_money
-from planning.plans.figures import several
 from planning.plans.fleets import Fleet
 from planning.plans.outcome import Outcome
-from planning.plans.page import Page, Section
 
 
 def page(outcome: Outcome, simulated: Sequence[Section] = (), said: Sequence[str] = ()) -> Page:
@@ -48,11 +48,11 @@ def headline(outcome: Outcome) -> str:
     verb = "serves" if fleet.num_gpus == 1 else "serve"
     opening = (
         f"{fleet.num_gpus:,} x {fleet.hardware.gpu.name} {verb} {outcome.plan.model.name} at the peak of "
-        f"{demand.requests_per_s:,.4g} requests/s: {_kinds(outcome, fleet)}"
+        f"{number(demand.requests_per_s)} requests/s: {_kinds(outcome, fleet)}"
     )
     if fleet.closed_form is None:
         agrees = ", which simulation finds enough" if answer.decided_by == "simulation" else ""
-        return f"{opening}, at most {outcome.plan.max_utilization * 100:.0f} % full{agrees}."
+        return f"{opening}, at most {percent(outcome.plan.max_utilization, 0)} full{agrees}."
     if answer.is_as_planned:
         return f"{opening}, the fewest that meet the targets by simulation, as the closed form said."
     fewest = "the fewest that meet the targets by simulation"

@@ -1,16 +1,17 @@
 """The page's sections on what it stands on: the traffic as it was read, and where the step times come from."""
 
 from experiments import calibrated
+from experiments.pages.figures import number, percent
+from experiments.pages.page import Section
 from planning.plans.outcome import Outcome
-from planning.plans.page import Section
 
 
 def traffic(outcome: Outcome) -> Section:
     """Returns what arrives, what of it is cached, and what was dropped or can never be served."""
     found, demand = outcome.traffic, outcome.traffic.peak
     lines = [
-        f"Mean {found.mean_per_s:,.4g} requests/s over {found.duration_s:,.6g} s, peak {demand.requests_per_s:,.4g}; prompts "
-        f"of {demand.prompt_tokens:,.0f} and answers of {_tokens(demand.output_tokens)} on average. {_cached(outcome)}"
+        f"Mean {number(found.mean_per_s)} requests/s over {found.duration_s:,.6g} s, peak {number(demand.requests_per_s)}; "
+        f"prompts of {demand.prompt_tokens:,.0f} and answers of {_tokens(demand.output_tokens)} on average. {_cached(outcome)}"
     ]
     return Section("The traffic", lines, notes=[*_left_out(outcome), *_counted(outcome)])
 
@@ -21,11 +22,11 @@ def _tokens(mean: float) -> str:
 
 def _cached(outcome: Outcome) -> str:
     found, plan = outcome.traffic, outcome.plan
-    share = f"{found.peak.cached_share * 100:.1f} %"
+    share = percent(found.peak.cached_share)
     if found.own_cached_share is None:
         stated = f"A prefix cache holds {share} of a prompt, as stated."
         return stated if plan.cached_share else "No part of a prompt is cached."
-    own = f"{found.own_cached_share * 100:.1f} % of the prompt tokens begin like an earlier request"
+    own = f"{percent(found.own_cached_share)} of the prompt tokens begin like an earlier request"
     if found.uses_own_share:
         return (
             f"{own}: the share that one endless cache would find, and the closed forms count on. It is a bound: a router "
@@ -41,10 +42,11 @@ def _left_out(outcome: Outcome) -> list[str]:
     num_refused = lengths.num_looked_at - lengths.num_served
     if not num_refused:
         return []
+    share = number(100 * num_refused / lengths.num_looked_at, 2)
     return [
-        f"{num_refused:,} of {lengths.num_looked_at:,} requests looked at ({100 * num_refused / lengths.num_looked_at:.2g} %) "
-        f"are longer than the {lengths.longest:,} tokens that a replica holds of one: they are refused, and part of no rate "
-        "and no mean above. Trials send them, and count them as missed."
+        f"{num_refused:,} of {lengths.num_looked_at:,} requests looked at ({share} %) are longer than the "
+        f"{lengths.longest:,} tokens that a replica holds of one: they are refused, and part of no rate and no mean above. "
+        "Trials send them, and count them as missed."
     ]
 
 
@@ -95,19 +97,19 @@ def _calibrated(outcome: Outcome) -> str:
     reached = outcome.fleet.prefill.mfu(outcome.traffic.peak.prompt_tokens)
     return (
         f"Step times by {replicas.calibration}, {engine} on {measured.gpu.name}: {measured.source}.{scale} A mean prompt "
-        f"reaches {reached * 100:.0f} % of the data sheet's arithmetic."
+        f"reaches {percent(reached, 0)} of the data sheet's arithmetic."
     )
 
 
 def _roofline(outcome: Outcome) -> str:
     plan, traffic = outcome.plan, outcome.traffic
     prefill = (
-        f"prefill at {plan.prefill_mfu * 100:.0f} % of the peak arithmetic, links included"
+        f"prefill at {percent(plan.prefill_mfu, 0)} of the peak arithmetic, links included"
         if plan.prefill_mfu
-        else f"prefill at {plan.replicas.flops_efficiency * 100:.0f} % of the peak arithmetic, links on top"
+        else f"prefill at {percent(plan.replicas.flops_efficiency, 0)} of the peak arithmetic, links on top"
     )
     reached = outcome.fleet.prefill.mfu(traffic.peak.prompt_tokens)
     return (
         f"Step times by the data sheet's roofline: {prefill} (reached: {reached:.2f}); decodes with "
-        f"{plan.replicas.bandwidth_efficiency * 100:.0f} % of the memory bandwidth. No engine is faster; real ones are slower."
+        f"{percent(plan.replicas.bandwidth_efficiency, 0)} of the memory bandwidth. No engine is faster; real ones are slower."
     )

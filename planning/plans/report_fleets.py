@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from planning.plans.figures import duration, rate, share
+from experiments.pages.figures import duration, number, percent, utilization
+from experiments.pages.page import Section, Table
 from planning.plans.fleets import Fleet
 from planning.plans.outcome import Outcome
-from planning.plans.page import Section, Table
 
 
 def fleets(outcome: Outcome) -> Section:
@@ -19,7 +19,7 @@ def fleets(outcome: Outcome) -> Section:
         rows.append((
             fleet.name, fleet.arrangement, _sized_by(fleet), f"{fleet.num_gpus:,}", f"${fleet.dollars_per_hour:,.2f}",
             f"${cost.per_million:.4f}", f"${cost.per_million_input:.4f}", f"${cost.per_million_output:.4f}",
-            share(fleet.utilization), share(worst),
+            utilization(fleet.utilization), utilization(worst),
         ))  # fmt: skip
     unable = [one.hardware.gpu.name for one in outcome.options if one.separate is None and one.shared is None]
     rules = dict.fromkeys(f"{fleet.arrangement}: {fleet.cost(1.0).rule}" for fleet in outcome.alternatives)
@@ -80,8 +80,8 @@ def pools(outcome: Outcome) -> Section:
             unit = "req/s" if pool.role == "shared" else "tokens/s"
             rows.append((
                 f"{pool.role} ({fleet.layout_of(pool.role)}){by}", str(pool.num_instances), str(pool.num_gpus),
-                f"{rate(pool.load)} {unit}", f"{rate(pool.capacity)} {unit}", pool.binding.replace("_", " "),
-                share(pool.utilization), share(pool.utilization_without()),
+                f"{number(pool.load)} {unit}", f"{number(pool.capacity)} {unit}", pool.binding.replace("_", " "),
+                utilization(pool.utilization), utilization(pool.utilization_without()),
             ))  # fmt: skip
     lines = [
         "Apart, prefill is sized by arithmetic and decode by memory, each with its own slack. Shared, with chunked prefill, "
@@ -117,17 +117,17 @@ def _shared_notes(fleets: list[Fleet]) -> list[str]:
         if full is None or bound is None:
             continue
         binding = full.binding.replace("_", " ")
-        text = f"A shared {fleet.layout.name} at its closed-form capacity of {full.requests_per_s:.4g} req/s: "
+        text = f"A shared {fleet.layout.name} at its closed-form capacity of {number(full.requests_per_s)} req/s: "
         if fleet.demand.has_decodes:
             batch = f"{full.batch:.0f}" if full.batch >= 10 else f"{full.batch:.2g}"
             text += (
-                f"{batch} answers under way at {duration(full.tpot_s)} a token, {full.prompt_share * 100:.0f} % of the time in "
+                f"{batch} answers under way at {duration(full.tpot_s)} a token, {percent(full.prompt_share, 0)} of the time in "
                 f"steps with a prompt, bound by {binding}."
             )
         else:
             text += f"prompts alone, as answers have one token, bound by {binding}."
         if bound.requests_per_s > 1.001 * full.requests_per_s:
-            text += f" If every step did the mean step's work it would be {bound.requests_per_s:.4g}: no engine does more."
+            text += f" If every step did the mean step's work it would be {number(bound.requests_per_s)}: no engine does more."
         notes.append(f"{text} Means only; simulate before believing it.")
     return list(dict.fromkeys(notes))
 

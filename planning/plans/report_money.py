@@ -1,12 +1,11 @@
 """The page's sections on time and money: the day, the bill, an API instead, other assumptions, a published fleet."""
 
-import math
 from collections.abc import Callable
 
-from planning.plans.figures import minutes, share
+from experiments.pages.figures import minutes, number, percent, utilization
+from experiments.pages.page import Section, Table
 from planning.plans.money import BreakEven
 from planning.plans.outcome import Outcome
-from planning.plans.page import Section, Table
 
 
 def day(outcome: Outcome) -> Section:
@@ -15,15 +14,15 @@ def day(outcome: Outcome) -> Section:
     rows = [
         (
             one.policy, f"{one.gpu_hours_per_day:,.0f}", f"${one.dollars_per_day:,.0f}", f"${one.per_million:.4f}",
-            share(one.utilization), minutes(one.short_s_per_day), minutes(one.tight_s_per_day),
+            utilization(one.utilization), minutes(one.short_s_per_day), minutes(one.tight_s_per_day),
         )
         for one in outcome.day.policies
     ]  # fmt: skip
     cold = outcome.day.cold_start_s
     lines = [
-        f"Mean {outcome.traffic.mean_per_s:,.4g} requests/s, peak {outcome.traffic.peak.requests_per_s:,.4g}. A new instance "
-        f"takes {cold:,.0f} s to get ready, so a fleet that reacts is that far behind on a rise; one that asks a cold start "
-        "ahead is not.",
+        f"Mean {number(outcome.traffic.mean_per_s)} requests/s, peak {number(outcome.traffic.peak.requests_per_s)}. A new "
+        f"instance takes {cold:,.0f} s to get ready, so a fleet that reacts is that far behind on a rise; one that asks a cold "
+        "start ahead is not.",
     ]
     return Section("The day", lines, [Table(head, rows)], "plots/day.png")
 
@@ -46,12 +45,10 @@ def money(outcome: Outcome) -> Section:
     lines: dict[str, Callable[[BreakEven], str]] = {
         "its dollars per million tokens": lambda one: f"${one.api_per_million:.4f}",
         "ours, when the fleet is full": lambda one: f"${one.fleet_per_million_full:.4f}",
-        "ours is cheaper when used above": lambda one: "never" if one.never_pays else share(one.flips_at_utilization),
-        "which is, in requests/s": lambda one: "never" if one.never_pays else f"{one.flips_at_per_s:,.4g}",
+        "ours is cheaper when used above": lambda one: "never" if one.never_pays else utilization(one.flips_at_utilization),
+        "which is, in requests/s": lambda one: "never" if one.never_pays else number(one.flips_at_per_s),
         "smallest fleet, GPUs": lambda one: str(one.smallest_fleet_gpus),
-        "it pays from, requests/s": lambda one: (
-            f"{one.smallest_fleet_pays_from_per_s:,.3g}" if math.isfinite(one.smallest_fleet_pays_from_per_s) else "never"
-        ),
+        "it pays from, requests/s": lambda one: number(one.smallest_fleet_pays_from_per_s, 3),
         "cheaper over this day, fixed fleet": lambda one: one.verdicts["fixed"],
         "cheaper over this day, forecast": lambda one: one.verdicts["forecast"],
     }
@@ -128,5 +125,5 @@ def _our_nodes(outcome: Outcome, prefill: float | None, decode: float | None) ->
         per_token /= demand.prompt_tokens - demand.cached_tokens
         peak_per_s = instance.peak_flops_per_s / instance.replicas.tensor_parallel_size
         reached = computed_per_s * per_token / (prefill * given.gpus_per_node * peak_per_s)
-        rows.append(("share of peak arithmetic that its prefill nodes reach", "", f"{reached * 100:.1f} %"))
+        rows.append(("share of peak arithmetic that its prefill nodes reach", "", percent(reached)))
     return rows

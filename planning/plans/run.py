@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments import calibrated
 from experiments.manifest import manifest
+from experiments.pages.page import as_html, as_text
 from experiments.results.tables import write_json
 from experiments.settings.loading import RunConfig
 from experiments.whole_folder import whole_folder
@@ -15,7 +16,6 @@ from planning.plans import plots, report, tables
 from planning.plans.config import Plan
 from planning.plans.fleets import Fleet, candidates_of
 from planning.plans.outcome import Outcome, worked_out
-from planning.plans.page import as_html, as_text
 from planning.plans.progress import Progress
 from planning.plans.simulated import simulated
 

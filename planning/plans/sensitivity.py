@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from experiments.pages.figures import percent
 from planning.layouts import layout
 from planning.plans.config import Plan
 from planning.plans.demand import Traffic
@@ -36,7 +37,7 @@ def variants(plan: Plan, traffic: Traffic, fleet: Fleet) -> list[Variant]:
     }
     for share in (0.25, 0.5, 0.75):
         if share > base.demand.cached_share:
-            name = f"a prefix cache holds {share * 100:.0f} % of each prompt"
+            name = f"a prefix cache holds {percent(share, 0)} of each prompt"
             cases[name] = replace(base, demand=replace(base.demand, cached_share=share))
     if base.demand.has_decodes and fleet.arrangement == "separate":  # a shared pool's balance is of means alone
         cases |= _by_memory(traffic, base)
@@ -46,12 +47,12 @@ def variants(plan: Plan, traffic: Traffic, fleet: Fleet) -> list[Variant]:
 def _by_memory(traffic: Traffic, base: Case) -> dict[str, Case]:
     """Memory set aside by percentiles of the answer, in full, instead of half of the mean; and what a batch really holds."""
     cases = {}
-    percentiles = {percent: float(np.percentile(traffic.outputs, percent)) for percent in (50, 90, 99)}
+    percentiles = {rank: float(np.percentile(traffic.outputs, rank)) for rank in (50, 90, 99)}
     if len(set(percentiles.values())) == 1:  # all answers are alike
         percentiles = {99: percentiles[99]}
-    for percent, output in percentiles.items():
+    for rank, output in percentiles.items():
         held = base.demand.prompt_tokens + output
-        name = f"memory for whole answers of p{percent}, {output:,.0f} tokens"
+        name = f"memory for whole answers of p{rank}, {output:,.0f} tokens"
         cases[name] = replace(base, work=replace(base.work, held_tokens=held))
     context = traffic.biased_context_tokens
     work = replace(base.work, context_tokens=context, held_tokens=context)

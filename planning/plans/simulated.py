@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from planning.plans.confidence import percent, targets_of
-from planning.plans.figures import several
+from experiments.pages.figures import number, percent, several, share
+from experiments.pages.page import Section, Table
+from planning.plans.confidence import targets_of
 from planning.plans.min_gpus import Candidate
 from planning.plans.outcome import Outcome
-from planning.plans.page import Section, Table
 from planning.plans.verify import Row, Verification
 
 Rows = list[dict[str, Any]]
@@ -68,7 +68,7 @@ def _search_section(outcome: Outcome, candidates: list[Candidate]) -> Section:
     for one in candidates:
         is_met = one.num_replicas is not None
         last = one.tried[one.num_replicas].why if one.num_replicas is not None else one.remark
-        gap = f"{100 * (one.num_replicas / one.planned - 1):+.0f} %" if one.num_replicas is not None else "-"
+        gap = percent(one.num_replicas / one.planned - 1, 0, sign="+") if one.num_replicas is not None else "-"
         rows.append((
             f"{one.fleet.layout.name} {one.fleet.hardware.gpu.name}", str(one.least), str(one.planned),
             str(one.num_replicas) if is_met else "-", str(one.num_gpus) if is_met else "-",
@@ -77,7 +77,7 @@ def _search_section(outcome: Outcome, candidates: list[Candidate]) -> Section:
     lines = [_answer(candidates), _traffic_line(outcome)]
     notes = [
         "bound: the mean rate if every step did the mean step's work, at all of its capacity; closed form: the peak at "
-        f"{outcome.plan.max_utilization * 100:.0f} % of it. Simulated as shared pools, of replicas that are all ready.",
+        f"{percent(outcome.plan.max_utilization, 0)} of it. Simulated as shared pools, of replicas that are all ready.",
         *_spares(outcome, "bound, closed form, simulated and tried; GPUs and $/hour include them"),
         *(f"{one.fleet.layout.name}: {one.remark}." for one in candidates if one.remark and one.num_replicas is not None),
     ]
@@ -140,8 +140,8 @@ def _search_data(one: Candidate) -> dict[str, Any]:
 def _verify_section(outcome: Outcome, found: Verification) -> Section:
     head = ("quantity", "closed form", "simulated", "+/-", "gap", "")
     rows = [
-        (row.quantity, _number(row.closed_form), _number(row.simulated), _number(row.half_width), _percent(row.gap), _said(row))
-        for row in found.rows
+        (one.quantity, *map(number, (one.closed_form, one.simulated, one.half_width)), percent(one.gap, sign="+"), _said(one))
+        for one in found.rows
     ]
     shares = [f"{target}: {_shares(given)}" for target, given in found.shares.items()]
     traffic = outcome.traffic
@@ -155,9 +155,7 @@ def _verify_section(outcome: Outcome, found: Verification) -> Section:
     if not traffic.peak.has_decodes:
         notes = ["Answers of one token have no TPOT.", *notes[2:]]
     if found.outside_share:
-        notes.append(
-            f"{found.outside_share:.1%} of the steps are larger than any that the calibration was fitted on.".replace("%", " %")
-        )
+        notes.append(f"{percent(found.outside_share)} of the steps are larger than any that the calibration was fitted on.")
     return Section(
         "Checked by simulation",
         [
@@ -195,8 +193,8 @@ def _named(working: dict[str, int]) -> str:
 
 def _shares(given: list[float]) -> str:
     if all(map(math.isnan, given)):
-        return percent(math.nan)
-    return f"{', '.join(map(percent, given))} of the requests"
+        return share(math.nan)
+    return f"{', '.join(map(share, given))} of the requests"
 
 
 def _said(row: Row) -> str:
@@ -207,13 +205,3 @@ def _said(row: Row) -> str:
             return "as planned"
         return "closed form optimistic" if row.gap > 0 else "closed form has room"
     return row.verdict
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "never"
-    return "-" if math.isnan(value) else f"{value:,.4g}"
-
-
-def _percent(value: float) -> str:
-    return f"{value * 100:+.1f} %" if math.isfinite(value) else "-"

@@ -19,6 +19,7 @@ from sim.errors import ConfigError
 from sim.invariants import Audit, check
 from sim.metrics import NUM_ITL_BINS, tpot_s, ttft_s
 from sim.records import ARRIVAL, ENDED, ENGINE, NEEDS_ARRIVALS, REJECTED, REQUEST, records
+from sim.step_terms import TERMS
 from sim.window import NO_SEGMENTS
 
 CHUNK_ROWS = 1 << 15
@@ -223,6 +224,9 @@ def _decode_engine(instance: Instance, layout: Layout) -> Any:
     one.comm_s += layout.batch * one.comm_s_per_token
     if one.num_knots:
         one.overhead_s += measured_s(layout.batch, one)
-    one.comm_s_per_token = one.num_knots = one.mixed_s = one.mixed_kv_s_per_token = one.eager_s = one.launch_s = 0
+    one.num_knots = 0
+    for term in TERMS:
+        if term.of == "padded_tokens" or term.when != "once":
+            one[term.field] = 0.0
     one.max_num_batched_tokens = 1_000_000
     return engine

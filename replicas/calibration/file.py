@@ -15,6 +15,7 @@ from replicas.catalog import Gpu, Model, gpu, gpus, model, models
 from sim.params import Params
 from sim.records import MAX_KNOTS
 from sim.shipped import all_shipped, shipped_file
+from sim.step_terms import set_by
 
 Floats = NDArray[np.float64]
 SHORTEST_S = 1e-9
@@ -25,9 +26,8 @@ class DeviceTime(Params):
     """The device's part of a step, as docs/design.md has it (A step's time).
 
     A = s_per_token * tokens + s_per_attended_token * sum of n (c + n/2), the arithmetic of n new tokens on c cached ones;
-    M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes
-    max(A, M) + serial_share * min(A, M) + fixed_s + s_per_request * requests, where some request has more than one new token
-    mixed_s + s_per_mixed_kv_token * sum of (c + n), and that at least launch_s, and beyond the largest CUDA graph eager_s.
+    M = weights_s + s_per_kv_token * sum of (c + n), the memory; the step takes max(A, M) + serial_share * min(A, M), and the
+    terms of `sim.step_terms`.
     With `measured_s`, what was measured at the step's number of tokens, padding included, is added. Engines that share experts
     each do an even part of the experts' arithmetic for the tokens of all, so for engines that all do the same, s_per_token is
     what each token of their own takes.
@@ -257,18 +257,9 @@ class Calibration(Params):
             "flops_per_s": 1.0 / scale,
             "kv_bytes_per_token": device.s_per_kv_token * bytes_per_s,
             "bytes_per_s": bytes_per_s / scale,
-            "comm_s": device.link_s * scale,
-            "comm_s_per_token": device.link_s_per_token * scale,
-            "overhead_s": device.fixed_s * scale,
             "serial_share": device.serial_share,
-            "gpu_s_per_request": device.s_per_request * scale,
-            "mixed_s": device.mixed_s * scale,
-            "mixed_kv_s_per_token": device.s_per_mixed_kv_token * scale,
-            "eager_s": device.eager_s * scale,
-            "launch_s": device.launch_s * scale,
+            **set_by(device, cpu, scale),
             **_knots(device.measured_tokens or [], device.measured_s or [], scale),
-            "cpu_s": cpu.s * scale,
-            "cpu_s_per_request": cpu.s_per_request * scale,
             "fitted_requests": self.range.num_requests[1],
             "fitted_tokens": self.range.num_tokens[1],
             "fitted_attended_tokens": self.range.attended_tokens[1],

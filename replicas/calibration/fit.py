@@ -14,6 +14,7 @@ from replicas.calibration.goodness import range_of, repeat_spread_of, residuals_
 from replicas.calibration.mixture import DENSE, Mixture
 from replicas.links import NO_LINKS, Links
 from replicas.step_time import padded_tokens
+from sim.step_terms import Step, with_terms
 
 Floats = NDArray[np.float64]
 
@@ -89,18 +90,24 @@ def predicted_s(steps: pd.DataFrame, device_time: DeviceTime, max_graph_tokens: 
     seconds = device_s(features_of(steps, max_graph_tokens, mixture), [getattr(device_time, name) for name in NAMES])
     tokens = steps["num_tokens"].to_numpy(np.float64)
     padded = np.asarray([padded_tokens(int(one), max_graph_tokens) for one in tokens], np.float64)
-    seconds += device_time.link_s + padded * device_time.link_s_per_token
-    seconds += device_time.measured_at(padded)
-    mixed = mixed_kv_tokens(steps)
-    seconds += device_time.mixed_s * (mixed > 0) + device_time.s_per_mixed_kv_token * mixed
-    seconds = np.maximum(seconds, device_time.launch_s * (mixed > 0))
-    return seconds + device_time.eager_s * (tokens > max_graph_tokens)
+    step = Step(
+        padded_tokens=padded,
+        num_requests=steps["num_requests"].to_numpy(np.float64),
+        kv_tokens=steps["kv_tokens"].to_numpy(np.float64),
+        num_masks=0.0,
+        is_mixed=_is_mixed(steps).astype(np.float64),
+        is_eager=tokens > max_graph_tokens,
+    )
+    return np.asarray(with_terms(seconds + device_time.measured_at(padded), step, device_time))
 
 
 def mixed_kv_tokens(steps: pd.DataFrame) -> Floats:
     """Returns (n,) the KV tokens of each step in which some request has more than one new token, 0 for the others."""
-    is_mixed = steps["num_tokens"] > steps["num_requests"]
-    return np.where(is_mixed, steps["kv_tokens"], 0.0).astype(np.float64)
+    return np.where(_is_mixed(steps), steps["kv_tokens"], 0.0).astype(np.float64)
+
+
+def _is_mixed(steps: pd.DataFrame) -> NDArray[np.bool_]:
+    return (steps["num_tokens"] > steps["num_requests"]).to_numpy(np.bool_)
 
 
 def fit_kernels(

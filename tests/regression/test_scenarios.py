@@ -171,7 +171,7 @@ def test_a_slower_engine_makes_the_check_fail_and_say_which_percentile_moved(
     printed = capsys.readouterr().out
     moved = [line for line in printed.splitlines() if line.startswith("light_load: ")]
     (median,) = [line for line in moved if "tpot_s p50" in line]
-    assert "(+3.1%" in median
+    assert "(+3.1 %" in median
     assert "the same in all 3 seeds" in median
     assert not [line for line in moved if "ttft_s p50" in line]
 

@@ -71,7 +71,7 @@ def test_a_baseline_whose_share_becomes_unmeasurable_moves(tmp_path):
     assert entries["made_up"]["attainment"]["mean"] == 1.0
     leave(folder, one_token_answers(), slo=TPOT)
     lines = regression.check([folder], tmp_path / "baseline.json")
-    assert "made_up: attainment moved from 100.000% to nothing" in lines
+    assert "made_up: attainment moved from 100.000 % to nothing" in lines
 
 
 def test_refused_requests_for_one_token_miss_no_tpot(tmp_path):
@@ -121,7 +121,7 @@ def test_a_class_without_targets_neither_meets_nor_misses_any(tmp_path):
     assert (chat["judged"], chat["attainment"]) == (10, 0.5)
     assert (batch["judged"], batch["attainment"], batch["goodput_per_s"]) == (0, None, None)
     assert targets_met(tmp_path / "made_up") == {"all": False, "chat": False, "batch": None}
-    assert printed(tmp_path / "made_up")["requests within targets"] == "50.00%"
+    assert printed(tmp_path / "made_up")["requests within targets"] == "50.00 %"
     timeline = pd.read_parquet(tmp_path / "made_up" / "timeline.parquet")
     assert (timeline["judged"].tolist(), timeline["attainment"].tolist()) == ([10, 10], [0.5, 0.5])
 
@@ -150,11 +150,11 @@ def test_a_share_of_requests_beside_a_target_on_gaps_says_that_it_does_not_cover
     rows = synthetic.finished(np.arange(4.0), [0.1, 0.1, 0.1, 2.0], 0.01)
     leave(tmp_path / "made_up", rows, [0.2] * 10, slo=ITL | {"ttft_s": {"p50": 1.0}})
     cells = printed(tmp_path / "made_up")
-    assert cells["requests within targets, ITL aside"] == "75.00%"
+    assert cells["requests within targets, ITL aside"] == "75.00 %"
     assert cells["minutes out of target, ITL aside"] == "0.0"
     assert targets_met(tmp_path / "made_up") == {"all": False}
     (facts,) = plots.facts([tmp_path / "made_up"])
-    assert facts.splitlines()[1:] == ["never out of target   ·   75.0% of requests within targets", "ITL p99 missed"]
+    assert facts.splitlines()[1:] == ["never out of target   ·   75.0 % of requests within targets", "ITL p99 missed"]
 
 
 def test_a_target_on_gaps_is_judged_though_classes_have_targets_of_their_own(tmp_path):

@@ -19,6 +19,7 @@ from replicas.step_time import step_time
 from replicas.surrogate import Surrogate
 from sim.errors import ConfigError, TraceError
 from sim.records import BATCH, records
+from tests.accuracy.made_up import row, write_indices
 from tests.shared import shared
 from tests.unit.test_calibrated import RANGE, a_calibration, write
 
@@ -133,30 +134,17 @@ def test_a_wrong_file_is_one_clear_line(tmp_path: Path) -> None:
         read_any(tmp_path / "bad.yaml")
 
 
-def row(rate: float, hf_model: str = "meta-llama/Llama-3.1-8B-Instruct", tp: int = 1, **changes: Any) -> dict[str, Any]:
-    """A line of served results, without latencies."""
-    plain: dict[str, Any] = {
-        "group": "made-up", "engine": "vllm", "engine_version": "0.15.0", "model": hf_model, "dtype": "bf16",
-        "gpu": "H100 SXM 80GB", "n_gpu": tp, "tp": tp, "workload": "chat", "arrival": "constant", "rate": rate,
-        "in_len": {"mean": 500}, "out_len": {"requested": 40}, "num_prompts": 60, "ttft_ms": {"mean": 1.0}, "tpot_ms": None,
-        "itl_ms": None, "e2e_ms": None, "throughput_req_s": rate, "server_args": {"max_num_seqs": 128}, "quality": "A",
-    }  # fmt: skip
-    return plain | changes
-
-
 def served_by(truth: GpuCalibration, folder: Path, rows: list[dict[str, Any]]) -> Path:
     """Fills in what users would have seen of an engine with these coefficients."""
     write_gpu(truth, folder / "truth.yaml")
-    target = folder / "served.jsonl"
-    target.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    target = write_indices(folder / "served.jsonl", rows)
     for one, served in zip(rows, read_served(target), strict=True):
         if served.gpu != truth.gpu.name:
             continue
-        seen = simulate(served, str(folder / "truth.yaml"), truth.efficiencies.client_s, 45).measures
+        seen = simulate(served, str(folder / "truth.yaml"), truth.efficiencies.client_s).measures
         for metric in ("ttft", "tpot", "e2e"):
             one[f"{metric}_ms"] = {name: seen.value(f"{metric}_s", name) * 1e3 for name in ("mean", "p90")}
-    target.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    return target
+    return write_indices(target, rows)
 
 
 def test_known_coefficients_are_found_from_a_few_rates_of_two_models(tmp_path: Path) -> None:

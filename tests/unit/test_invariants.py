@@ -24,7 +24,8 @@ from routers.pick import router
 from sim.errors import InvariantError
 from sim.invariants import NAMES, Audit, check
 from sim.records import FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED
-from tests.unit.test_gpu_calibration import of_a_gpu, row, write_gpu
+from tests.accuracy.made_up import row
+from tests.unit.test_gpu_calibration import of_a_gpu, write_gpu
 from tests.unit.test_served import read
 
 
@@ -256,7 +257,7 @@ def test_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.Mon
     doors: list[Callable[[], Any]] = [
         lambda: run(arrivals([(0.0, 10, 5)])),
         lambda: trial.simulate(arrivals([(0.0, 10, 5)]), engine(), 1, choice, seed=1),
-        lambda: simulated.simulate(served, str(tmp_path / "gpu.yaml"), 0.0, 1),
+        lambda: simulated.simulate(served, str(tmp_path / "gpu.yaml"), 0.0),
     ]
     for door in doors:
         door()

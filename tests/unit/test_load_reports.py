@@ -16,7 +16,8 @@ from accuracy.measured.rows import read_served
 from accuracy.repeated.simulated import experiment_of, simulate
 from experiments import run
 from sim.errors import TraceError
-from tests.unit.test_gpu_calibration import TRUE, of_a_gpu, row, write_gpu
+from tests.accuracy.made_up import row, write_indices
+from tests.unit.test_gpu_calibration import TRUE, of_a_gpu, write_gpu
 
 ABOUT = {"model": "Qwen/Qwen2.5-7B-Instruct", "gpu": "H100 SXM 80GB", "tp": 1, "server_args": {"max_num_seqs": 64}}
 
@@ -42,13 +43,13 @@ def only(folder: Path, report: Any, **about: Any) -> Served:
 def arrivals(one: Served, folder: Path, seed: int = 1) -> pd.DataFrame:
     """The requests that are simulated, one by one."""
     write_gpu(of_a_gpu(), folder / "gpu.yaml")
-    experiment = experiment_of(one, str(folder / "gpu.yaml"), 45, seed, scratch=folder)
+    experiment = experiment_of(one, str(folder / "gpu.yaml"), seed, scratch=folder)
     return pd.DataFrame(np.concatenate([*experiment.traffic.stream(seed, 4096).chunks()]))
 
 
 def mean_s(one: Served, metric: str, folder: Path) -> float:
     write_gpu(of_a_gpu(), folder / "gpu.yaml")
-    return simulate(one, str(folder / "gpu.yaml"), 0.0, 45).measures.value(metric, "mean")
+    return simulate(one, str(folder / "gpu.yaml"), 0.0).measures.value(metric, "mean")
 
 
 RAMPS = [("linear", 199 / 19 * np.log(20)), ("exponential", 199 / np.log(20) * 19 / 20)]
@@ -82,9 +83,9 @@ def test_the_drain_of_an_open_run_is_no_overload(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("last_ms", "is_held_up"), [(15_000.0, False), (1_000.0, True)])
 def test_what_the_last_answers_take_is_no_part_of_the_sending(last_ms: float, is_held_up: bool, tmp_path: Path) -> None:
-    path = tmp_path / "served.jsonl"
-    path.write_text(json.dumps(row(10.0, num_prompts=1000, throughput_req_s=1000 / 115, e2e_ms={"p99": last_ms})))
-    assert ("95%" in read_served(path)[0].problem) is is_held_up
+    line = row(10.0, num_prompts=1000, throughput_req_s=1000 / 115, e2e_ms={"p99": last_ms})
+    (one,) = read_served(write_indices(tmp_path / "served.jsonl", [line]))
+    assert ("95%" in one.problem) is is_held_up
 
 
 def detailed(num: int, **changes: Any) -> dict[str, Any]:
@@ -398,6 +399,8 @@ def test_chat_prompts_say_what_their_template_adds(tmp_path: Path) -> None:
     chat = VLLM | {"endpoint_type": "openai-chat"}
     assert "rendered as chat" in only(tmp_path, chat).not_told["chat"]
     assert only(tmp_path, chat, model="Qwen/Qwen3-8B").num_prompt_tokens == 68
+    stated = only(tmp_path, chat, chat_tokens=12)
+    assert (stated.num_prompt_tokens, "chat" in stated.not_told) == (72, False)
 
 
 def test_an_answer_of_one_token_has_no_time_per_token(tmp_path: Path) -> None:
@@ -406,9 +409,9 @@ def test_an_answer_of_one_token_has_no_time_per_token(tmp_path: Path) -> None:
     assert np.isnan(one.real.value("tpot_s", "mean"))
     assert np.isnan(mean_s(one, "tpot_s", tmp_path))
     assert mean_s(one, "ttft_s", tmp_path) > 0
-    path = tmp_path / "served.jsonl"
-    path.write_text(json.dumps(row(2.0, out_len={"requested": 1}, tpot_ms={"mean": 3.0}, itl_ms={"mean": 3.0})))
-    assert {metric for metric, _ in read_served(path)[0].real.statistics} == {"ttft_s"}
+    line = row(2.0, out_len={"requested": 1}, tpot_ms={"mean": 3.0}, itl_ms={"mean": 3.0})
+    (one,) = read_served(write_indices(tmp_path / "served.jsonl", [line]))
+    assert {metric for metric, _ in one.real.statistics} == {"ttft_s"}
     indexed(tmp_path, VLLM | {"total_output_tokens": 100, "mean_tpot_ms": 0.0, "mean_e2el_ms": 20.0})
     page, _ = against(tmp_path)
     assert "TPOT" not in page.split("! ")[0].replace("TPOT targets", "")

@@ -12,13 +12,13 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
+from experiments.pages.page import as_text
 from experiments.settings.loading import load
 from planning.plans.confidence import judged, lower_bound, share_within, targets_of
 from planning.plans.demand import measured
 from planning.plans.fleets import base_case, candidates_of, option
 from planning.plans.min_gpus import fewest, search
 from planning.plans.outcome import Outcome, worked_out
-from planning.plans.page import as_text
 from planning.plans.report import page
 from planning.plans.run import document
 from planning.plans.simulated import simulated

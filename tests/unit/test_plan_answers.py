@@ -11,6 +11,7 @@ import yaml
 
 from experiments import run
 from experiments.cli import main
+from experiments.pages.page import as_text
 from experiments.running import Result
 from experiments.settings.loading import load
 from planning.plans.answer import decided
@@ -19,7 +20,6 @@ from planning.plans.demand import measured
 from planning.plans.fleets import Fleet, base_case, option
 from planning.plans.min_gpus import Candidate, search
 from planning.plans.outcome import Outcome, worked_out
-from planning.plans.page import as_text
 from planning.plans.progress import Progress
 from planning.plans.report import headline, page
 from planning.plans.run import document

@@ -37,7 +37,7 @@ def test_runs_stand_side_by_side_in_milliseconds(tmp_path):
     assert text.splitlines()[0].split() == ["forecast", "queue_target"]
     assert row(text, "TTFT p99, ms") == ["500.0", "2,000.0"]
     assert row(text, "TTFT p99 <= 1,000 ms") == ["500.0", "ok", "2,000.0", "MISSED"]
-    assert row(text, "requests within targets") == ["100.00%", "0.00%"]
+    assert row(text, "requests within targets") == ["100.00", "%", "0.00", "%"]
     assert row(text, "replicas ready, mean / most") == ["1.9", "/", "3", "1.9", "/", "3"]
 
 
@@ -93,7 +93,7 @@ def test_a_percentile_that_moved_is_named_with_its_size_and_the_spread_between_s
     lines = regression.check(after, tmp_path / "baseline.json")
     (line,) = [line for line in lines if "ttft_s p99 " in line]
     assert line == (
-        "day: ttft_s p99 moved from 520.000 ms to 620.000 ms (+19.2%; "
+        "day: ttft_s p99 moved from 520.000 ms to 620.000 ms (+19.2 %; "
         "10.0 times its spread of 10.000 ms over 3 seeds; allowed: 30.000 ms)"
     )
     assert not [line for line in lines if "tpot_s" in line]
@@ -109,7 +109,7 @@ def test_a_change_no_larger_than_between_seeds_is_no_regression(tmp_path):
 def test_requests_lost_since_the_baseline_are_reported_even_when_percentiles_stay(tmp_path):
     regression.write_baseline([result(tmp_path / "a")], tmp_path / "baseline.json")
     lines = regression.check([result(tmp_path / "b", lost=30)], tmp_path / "baseline.json")
-    assert any(line.startswith("day: finished moved from 100.000% to 97.000%") for line in lines)
+    assert any(line.startswith("day: finished moved from 100.000 % to 97.000 %") for line in lines)
 
 
 def entry(mean, spread=None, seeds=1):
@@ -120,18 +120,18 @@ def entry(mean, spread=None, seeds=1):
     ("key", "was", "now", "line"),
     [
         ("ttft_s p99", entry(50.0), entry(51.0), ""),  # 2 %, as declared
-        ("ttft_s p99", entry(1.0), entry(1.021), "+2.1%; its spread is unknown, the baseline has one seed; allowed: 20.000 ms"),
-        ("ttft_s p99", entry(1.0), entry(0.979), "-2.1%; its spread is unknown, the baseline has one seed; allowed: 20.000 ms"),
+        ("ttft_s p99", entry(1.0), entry(1.021), "+2.1 %; its spread is unknown, the baseline has one seed; allowed: 20"),
+        ("ttft_s p99", entry(1.0), entry(0.979), "-2.1 %; its spread is unknown, the baseline has one seed; allowed: 20"),
         ("ttft_s p99", entry(1.0, 0.1, 3), entry(1.299), ""),  # three spreads
         ("ttft_s p99", entry(1.0, 0.1, 3), entry(1.4), "4.0 times its spread of 100.000 ms over 3 seeds; allowed: 300.000 ms"),
         ("ttft_s p99", entry(1.0, 0.0, 3), entry(1.4), "it was the same in all 3 seeds"),
         ("queue_s p50", entry(0.0), entry(0.0001), ""),  # a tenth of a millisecond
         ("queue_s p50", entry(0.0), entry(0.00011), "moved from 0.000 ms to 0.110 ms (0.110 ms more"),
-        ("attainment", entry(0.0), entry(0.0001), "moved from 0.000% to 0.010% (0.010% more"),  # no share is too small
-        ("chat: finished", entry(1.0), entry(0.97), "moved from 100.000% to 97.000%"),
+        ("attainment", entry(0.0), entry(0.0001), "moved from 0.000 % to 0.010 % (0.010 % more"),  # no share is too small
+        ("chat: finished", entry(1.0), entry(0.97), "moved from 100.000 % to 97.000 %"),
         ("attainment", entry(None), entry(None), ""),
-        ("attainment", entry(None), entry(0.5), "attainment moved from nothing to 50.000%"),
-        ("attainment", entry(0.5), entry(None), "attainment moved from 50.000% to nothing"),
+        ("attainment", entry(None), entry(0.5), "attainment moved from nothing to 50.000 %"),
+        ("attainment", entry(0.5), entry(None), "attainment moved from 50.000 % to nothing"),
         ("attainment", None, entry(0.5), "attainment is new"),
         ("attainment", entry(0.5), None, "attainment is gone"),
     ],

@@ -1,11 +1,13 @@
 """How long a fleet was short, by capacity and by targets, and its worst hour; and timelines that cannot say."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 from experiments import plots, report
+from experiments.pages.figures import share
 from experiments.results.shortage import ROW, fleet_rows, measured, shortage
 from tests import synthetic
 
@@ -110,22 +112,22 @@ def test_a_fleet_that_has_the_capacity_and_misses_its_targets_is_not_called_neve
     folder = leave(tmp_path / "day", ttft_s, capacity_per_s=5.0)
     (facts,) = plots.facts([folder])
     assert facts == (
-        "demand never over capacity   ·   $20.00\n20 min out of target   ·   83.3% of requests within targets, worst hour 66.7%"
+        "demand never over capacity   ·   $20.00\n"
+        "20 min out of target   ·   83.3 % of requests within targets, worst hour 66.6 %"
     )
-    lines = [line.rsplit(maxsplit=1) for line in report.table([folder]).splitlines()[1:]]
-    cells = {label.strip(): cell for label, cell in lines}
+    cells = dict(re.split("  +", line.strip()) for line in report.table([folder]).splitlines()[1:])
     assert (cells["minutes over capacity"], cells["minutes out of target"]) == ("0.0", "20.0")
-    assert cells["worst hour within targets"] == "66.67%"
+    assert cells["worst hour within targets"] == "66.66 %"
 
 
 def test_a_fleet_without_the_capacity_is_over_it_for_as_long_as_it_is(tmp_path):
     folder = leave(tmp_path / "day", 0.1, capacity_per_s=0.05)
-    assert plots.facts([folder])[0].startswith("demand 120 min over capacity   ·   $20.00")
+    assert plots.facts([folder])[0].startswith("demand 2.0 h over capacity   ·   $20.00")
 
 
 def test_all_but_one_of_a_million_requests_is_not_all(tmp_path):
-    assert plots.share(0.999999, 2) == "99.99%"
-    assert plots.share(1.0, 1) == "100.0%"
+    assert share(0.999999, 2) == "99.99 %"
+    assert share(1.0, 1) == "100.0 %"
 
 
 def test_a_run_that_ends_as_it_begins_is_drawn_empty_and_says_so(tmp_path):

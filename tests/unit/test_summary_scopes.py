@@ -318,7 +318,7 @@ def test_a_clean_run_has_no_warning_and_keeps_those_it_is_given(tmp_path):
 def test_caches_that_found_nothing_where_there_was_something_to_find_are_warned_of(tmp_path):
     rows = synthetic.finished([1.0], 0.1, 0.01)
     found = warnings(tmp_path / "none", rows, has_prefix_cache=True, ideal_cached_share=0.25)
-    assert found == ["the prefix caches found nothing, though requests share 25% of their prompts"]
+    assert found == ["the prefix caches found nothing, though requests share 25 % of their prompts"]
     assert warnings(tmp_path / "nothing_shared", rows, has_prefix_cache=True, ideal_cached_share=0.0) == []
     rows["num_cached_tokens"] = 1
     assert warnings(tmp_path / "some", rows, has_prefix_cache=True, ideal_cached_share=0.25) == []

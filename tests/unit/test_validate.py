@@ -100,10 +100,10 @@ def test_the_page_says_what_was_allowed_for_and_marks_what_is_off(folder: Path, 
     assert "No allowance for drift" in page
     first_table = page.split("mean absolute error")[0]
     rows = {line.split("|")[1].strip(): line for line in first_table.splitlines() if line.startswith("| ")}
-    assert "**-20.0%**" in rows["E2E p90"]
-    assert "-20.0%" in rows["E2E p50"]  # two real runs differ by more than that,
+    assert "**-20.0 %**" in rows["E2E p90"]
+    assert "-20.0 %" in rows["E2E p50"]  # two real runs differ by more than that,
     assert "**" not in rows["E2E p50"]  # so it is not marked
-    assert "30.0%" in rows["E2E p50"]
+    assert "30.0 %" in rows["E2E p50"]
     assert (tmp_path / "against" / "plots" / "distributions.png").stat().st_size > 10_000
 
 

@@ -36,6 +36,7 @@ class Report(NamedTuple):
     engine: str | None = None  # as the report names it; None = it does not
     said: Mapping[str, Any] = {}  # what it says of the engine, by the names of an index
     is_chat: bool = False  # prompts are rendered by a chat template, whose tokens it does not count
+    name: str | None = None  # of the result; None = put together from what is known of the engine and the load
 
 
 def in_seconds(metric: str, values: Mapping[str, float | None], units_per_s: float) -> dict[tuple[str, str], float]:
