@@ -6,6 +6,7 @@ import numba as nb
 import numpy as np
 
 from replicas.batches import batch_of, oldest_batch
+from replicas.counters import count_finished, count_first_token
 from replicas.decodes import stop_decoding
 from replicas.kv_blocks import free_blocks
 from replicas.prefix_cache import register_blocks
@@ -54,6 +55,7 @@ def deliver_first(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     if np.isnan(request.first_token_at_s):
         request.first_token_at_s = now_s
         replica.tokens_before_first -= request.num_prompt_tokens
+        count_first_token(fleet, replica.pool, request)
     else:
         count_gaps(fleet, replica.pool, now_s - request.last_token_at_s, 1)
     request.last_token_at_s = now_s
@@ -161,6 +163,8 @@ def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
 def leave(fleet: Fleet, r: int, i: int, status: int, now_s: float) -> None:
     """Takes request `i` off replica `r` for good."""
     count_in_flight(fleet, r, i, -1)
+    if status == FINISHED:
+        count_finished(fleet, fleet.replicas[r].pool, fleet.requests[slot_of(fleet, i)], now_s)
     end(fleet, i, status, now_s)
 
 

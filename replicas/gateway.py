@@ -5,6 +5,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from replicas.counters import count_arrived
 from replicas.delivery import count_in_flight, end
 from replicas.engine import enqueue, longest_answer
 from replicas.queues import append, client_of, remove, slot_of
@@ -181,7 +182,7 @@ def route(fleet: Fleet, choose: Any, state: RouterState, i: int) -> bool:
         clock.chosen = r
         return False
     pool = fleet.replicas[r].pool
-    fleet.sent[pool] += np.isnan(fleet.requests[slot_of(fleet, i)].routed_at_s)
+    count_arrived(fleet, pool, fleet.requests[slot_of(fleet, i)], 1)
     engine, reason = fleet.engines[pool], ttft_refusal(fleet, r, i)
     if reason == NO_REASON and engine.max_num_queued_reqs + engine.max_num_queued_tokens > 0:
         reason = queue_refusal(fleet, r)
@@ -243,6 +244,7 @@ def count_unrouted(fleet: Fleet, i: int, change: int) -> None:
             fleet.unrouted[pool, 0] += change
             fleet.unrouted[pool, 1] += change * (request.num_prompt_tokens + request.num_generated_tokens)
             fleet.unrouted[pool, 2] += change * np.isnan(request.routed_at_s)
+            count_arrived(fleet, pool, request, change)
 
 
 @loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, ROUTER_STATE_TYPE, nb.types.int64))

@@ -26,6 +26,7 @@ from sim.records import (
     CLIENT,
     CLOCK,
     COMING,
+    DEMAND,
     GONE,
     GROWTH,
     LINE,
@@ -67,7 +68,7 @@ def new_fleet(
     Args:
         engines: (num_pools,) ENGINE records.
         num_slots: most machines that ever exist at one time.
-        num_itl_bins: length of the histogram of gaps between tokens.
+        num_itl_bins: length of the histograms of gaps between tokens and of latencies.
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         max_concurrency: requests that the client has in flight at most.
@@ -127,13 +128,14 @@ def new_fleet(
         engines=engines,
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
         growing=records(GROWTH, num_slots, block_size),
-        sent=np.zeros(engines.size, np.int64),
+        demand=records(DEMAND, engines.size, classes.size),
         unrouted=np.zeros((engines.size, 3), np.int64),
         ready=ready,
         offered=ready if engines.size == 1 else np.full(num_slots, NONE),
         next_end_at_s=np.full(num_leaves, np.inf),
         earliest=_winner_tree(num_leaves),
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),
+        latency_counts=np.zeros((engines.size, 3, num_itl_bins), np.int64),
         itl_sums=np.zeros((engines.size, 3)),
         clients=records(CLIENT, num_slots, 1) if clients is None else clients,
     )
