@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from autoscalers.controller import Controller, JointController
 from autoscalers.limits import JointPolicy, Limits, Policy
-from sim.limits import MIN_INTERVAL_S
+from sim.limits import MIN_INTERVAL_S, zero_or_long_enough
 
 KnownRate = Callable[[float, float], float]
 """(start_s, end_s) -> the mean arrival rate per second that the traffic will have then. For oracles only."""
@@ -20,7 +20,7 @@ class Deciding(Limits):
     interval_s: float = Field(
         default=15.0, ge=MIN_INTERVAL_S, description="Time between two decisions. Source: Kubernetes' default sync period."
     )
-    scrape_interval_s: float = Field(
+    scrape_interval_s: Annotated[float, AfterValidator(zero_or_long_enough)] = Field(
         default=0.0,
         ge=0,
         description="Time between two scrapes of the gauges and counters that it decides by: the age that they reach. How many "
