@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from sim.compiled import verb
-from sim.metrics import itl_bin
+from sim.metrics import latency_bin
 from sim.records import E2E, TPOT, TTFT, Fleet
 
 
@@ -21,7 +21,7 @@ def count_arrived(fleet: Fleet, pool: int, request: Any, change: int) -> None:
 @verb
 def count_first_token(fleet: Fleet, pool: int, request: Any) -> None:
     """Counts the TTFT of a request that has just got its first token."""
-    fleet.latency_counts[pool, TTFT, itl_bin(request.first_token_at_s - request.arrived_at_s)] += 1
+    fleet.latency_counts[pool, TTFT, latency_bin(request.first_token_at_s - request.arrived_at_s)] += 1
 
 
 @verb
@@ -30,7 +30,7 @@ def count_finished(fleet: Fleet, pool: int, request: Any, now_s: float) -> None:
     demand = fleet.demand[pool, request.class_id]
     demand.num_finished += 1
     demand.num_output_tokens += request.num_generated_tokens
-    fleet.latency_counts[pool, E2E, itl_bin(now_s - request.arrived_at_s)] += 1
+    fleet.latency_counts[pool, E2E, latency_bin(now_s - request.arrived_at_s)] += 1
     num_gaps = request.num_generated_tokens - 1
     if num_gaps > 0:
-        fleet.latency_counts[pool, TPOT, itl_bin((now_s - request.first_token_at_s) / num_gaps)] += 1
+        fleet.latency_counts[pool, TPOT, latency_bin((now_s - request.first_token_at_s) / num_gaps)] += 1

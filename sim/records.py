@@ -486,7 +486,7 @@ class Fleet(Bundle):
     next_end_at_s: Annotated[Any, "f8", 1]  # (num_slots,) end of the running step; inf when idle
     earliest: Annotated[Any, "i8", 1]  # (2 * power of two,) winner tree over next_end_at_s
     itl_counts: Annotated[Any, "i8", 2]  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
-    latency_counts: Annotated[Any, "i8", 3]  # (num_pools, 3, NUM_ITL_BINS) requests by the bin of their TTFT, TPOT, E2E
+    latency_counts: Annotated[Any, "i8", 3]  # (num_pools, 3, NUM_LATENCY_BINS) requests by the bin of their TTFT, TPOT, E2E
     itl_sums: Annotated[Any, "f8", 2]  # (num_pools, 3) sum, sum of squares, maximum, in seconds
     clients: Annotated[Any, CLIENT, 2]  # (num_slots, API servers) the same array as the router's
 

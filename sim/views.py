@@ -112,7 +112,7 @@ class PoolView:
 
         A request counts for `ttft_s` when it gets its first token, for `tpot_s` and `e2e_s` when it finishes, and each gap
         between tokens for `itl_s` at its end. Those that still wait do not count: under overload all four look better than
-        they will be. Values are known to 0.1 %.
+        they will be. Values are known to 0.5 %.
 
         Args:
             metric: one of LATENCIES.
@@ -122,16 +122,16 @@ class PoolView:
         Raises:
             ValueError: there is no such metric, or the window is longer than the `past_s` that the autoscaler declares.
         """
-        from sim.metrics import NUM_ITL_BINS, itl_percentiles  # compiled code: not for those who only read a config
+        from sim.metrics import NUM_ITL_BINS, NUM_LATENCY_BINS, latency_percentile  # compiled: not for those who read a config
 
         if metric not in LATENCIES:
             raise ValueError(f"no latency named {metric!r}; known: {', '.join(LATENCIES)}")
-        total = np.zeros(NUM_ITL_BINS, np.int64)
+        total = np.zeros(NUM_ITL_BINS if metric == "itl_s" else NUM_LATENCY_BINS, np.int64)
         for view in self._since(window_s, self.scraped_at_s - window_s + ROUNDING_S):
             if view.latencies is not None:
                 bins, counts = view.latencies[LATENCIES.index(metric)]
                 total[bins] += counts
-        return float(itl_percentiles(total, [percent])[0])
+        return latency_percentile(total, percent)
 
     def _since(self, window_s: float, start_s: float) -> "Sequence[PoolView]":
         if window_s > self.history.past_s:

@@ -16,6 +16,7 @@ import numpy as np
 from sim.coming import expect_next, place_of, wait_for
 from sim.compiled import loop
 from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_TOKENS
+from sim.metrics import NUM_LATENCY_BINS
 from sim.records import (
     ARRIVAL,
     BATCH,
@@ -68,7 +69,7 @@ def new_fleet(
     Args:
         engines: (num_pools,) ENGINE records.
         num_slots: most machines that ever exist at one time.
-        num_itl_bins: length of the histograms of gaps between tokens and of latencies.
+        num_itl_bins: length of the histogram of gaps between tokens.
         scrape_interval_s: age that the router's view of the loads reaches; 0 = live.
         classes: (num_classes,) CLASS records; None = one class that asks for nothing special.
         max_concurrency: requests that the client has in flight at most.
@@ -135,7 +136,7 @@ def new_fleet(
         next_end_at_s=np.full(num_leaves, np.inf),
         earliest=_winner_tree(num_leaves),
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),
-        latency_counts=np.zeros((engines.size, 3, num_itl_bins), np.int64),
+        latency_counts=np.zeros((engines.size, 3, NUM_LATENCY_BINS), np.int64),
         itl_sums=np.zeros((engines.size, 3)),
         clients=records(CLIENT, num_slots, 1) if clients is None else clients,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscalers import Autoscaler, Deciding, Decision, Joint, JointAutoscaler, KnownRate, Limits
 from experiments.contracts.checks import undescribed, unless
-from sim.metrics import NUM_ITL_BINS, itl_bin
+from sim.metrics import NUM_ITL_BINS, NUM_LATENCY_BINS, itl_bin, latency_bin
 from sim.records import DEMAND
 from sim.scaling import Alone
 from sim.scrapes import Scrapes
@@ -79,7 +79,7 @@ class AutoscalerContract:
         decide, scrapes = self._start(lambda start_s, end_s: 0.0), Scrapes(self.scaler.past_s)
         for i in range(3):
             view = PoolView(15.0 * i, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 120.0, 5.0, 4000.0)
-            scrapes.add(view, [np.zeros(NUM_ITL_BINS, np.int64) for _ in LATENCIES])
+            scrapes.add(view, no_latencies())
             shown = scrapes.shown(view)
             assert all(decision.desired >= 0 for decision in decide(dict.fromkeys(self._limits(), shown)).values())
 
@@ -154,6 +154,11 @@ def known_rate(start_s: float, end_s: float) -> float:
     return 20.0 + 15.0 * math.sin((start_s + end_s) / 600.0)
 
 
+def no_latencies() -> list[Any]:
+    """Counts of each of LATENCIES before the first request."""
+    return [np.zeros(NUM_ITL_BINS if name == "itl_s" else NUM_LATENCY_BINS, np.int64) for name in LATENCIES]
+
+
 def views(num_ticks: int = 200, seed: int = 1, past_s: float = 0.0, scrape_interval_s: float = 0.0) -> Iterator[PoolView]:
     """A pool's history with every gauge somewhere between idle and overloaded, and times without replicas.
 
@@ -164,7 +169,7 @@ def views(num_ticks: int = 200, seed: int = 1, past_s: float = 0.0, scrape_inter
         scrape_interval_s: age that they reach; 0 = all are live.
     """
     random, scrapes = np.random.default_rng(seed), Scrapes(past_s)
-    demand, latency_counts = np.zeros(2, DEMAND), [np.zeros(NUM_ITL_BINS, np.int64) for _ in LATENCIES]
+    demand, latency_counts = np.zeros(2, DEMAND), no_latencies()
     next_scrape_at_s = 0.0
     for i in range(num_ticks):
         new = random.poisson(150, size=2)
@@ -173,7 +178,8 @@ def views(num_ticks: int = 200, seed: int = 1, past_s: float = 0.0, scrape_inter
         demand["num_finished"] += new // 2
         demand["num_output_tokens"] += 100 * (new // 2)
         for counts in latency_counts:
-            counts[itl_bin(float(random.exponential(0.5)))] += 100
+            seconds = float(random.exponential(0.5))
+            counts[itl_bin(seconds) if counts.size == NUM_ITL_BINS else latency_bin(seconds)] += 100
         view = _view(15.0 * i, random, demand)
         if scrape_interval_s == 0 or view.now_s >= next_scrape_at_s:
             scrapes.add(view, latency_counts)

@@ -80,7 +80,7 @@ def test_all_counts_at_the_end_are_those_of_the_requests() -> None:
 
 @pytest.mark.parametrize("metric", ["ttft_s", "tpot_s", "e2e_s"])
 def test_a_percentile_is_that_of_the_requests_within_the_window(metric: str) -> None:
-    """Against the written requests, for each of the last ticks; bins are 0.1 % wide."""
+    """Against the written requests, for each of the last ticks; known to 0.5 %."""
     looks, ran = looked(busy(), 2, **MANY, past_s=60.0)
     requests = ran.requests
     at_s = requests.first_token_at_s if metric == "ttft_s" else requests.finished_at_s
@@ -90,7 +90,7 @@ def test_a_percentile_is_that_of_the_requests_within_the_window(metric: str) -> 
         for window_s in (30.0, 60.0):
             within = values[(at_s > one.now_s - window_s) & (at_s <= one.now_s) & ~np.isnan(values)]
             if within.size:
-                assert one.latency_s(metric, 95, window_s) == pytest.approx(np.percentile(within, 95), rel=1e-3)
+                assert one.latency_s(metric, 95, window_s) == pytest.approx(np.percentile(within, 95), rel=5e-3)
                 num_compared += 1
     assert num_compared > 10
 
