@@ -214,7 +214,7 @@ def _view(now_s: float, random: np.random.Generator, demand: Any) -> PoolView:
     )
 
 
-def entries(thing: Any, depth: int = 5) -> int:
+def entries(thing: Any, depth: int = 7) -> int:
     """Entries in all containers that hang on `thing`."""
     if isinstance(thing, str | int | float | None) or depth == 0:
         return 0
