@@ -1,11 +1,13 @@
-"""One pool's decider: asks the policy, then holds its answer within the limits."""
+"""The deciders: they ask the policy, then hold what it answers for each pool within that pool's limits."""
 
 import math
+from collections.abc import Mapping
 from numbers import Real
 from typing import NamedTuple
 
-from autoscalers.limits import Limits, Policy, Wanted
+from autoscalers.limits import JointPolicy, Limits, Policy, Wanted
 from autoscalers.window import Lowest
+from sim.texts import unknown_name
 from sim.views import PoolView
 
 
@@ -19,15 +21,15 @@ class Decision(NamedTuple):
     reason: str
 
 
-class Controller:
-    """Holds one policy to its limits; the memory is the last decision and two stabilisation windows.
+class Limiter:
+    """Holds what is wanted of one pool to its limits; the memory is the last decision and two stabilisation windows.
 
     Limits are measured from the last decision, not from what is there: a replica that died, or never came up, is
     replaced at once and blocks nothing. Whatever the policy answers, a pool that owes work keeps one replica: only an idle
     pool goes to zero.
     """
 
-    def __init__(self, limits: Limits, policy: Policy) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.desired: int | None = None
         """The last decision; None before the first."""
         self.num_scale_ups = 0
@@ -37,19 +39,20 @@ class Controller:
         self.num_dropped_answers = 0
         """Answers of the policy that were NaN or infinite."""
         self._limits = limits
-        self._policy = policy
         self._lowest = Lowest(limits.scale_up_stabilization_s)  # of what was recommended
         self._highest = Lowest(limits.scale_down_stabilization_s)  # of the same, negated
         self._grew_at_s = self._changed_at_s = -math.inf
         self._last_change = 0
 
-    def decide(self, view: PoolView) -> Decision:
+    def hold(self, answer: Wanted, view: PoolView) -> Decision:
         """Returns the decision for this tick and remembers it.
 
         The first call, before any replica exists, sets the size the pool starts with: `initial_replicas`, else the
         policy's answer within the bounds. No other limit applies to it.
+
+        Raises:
+            TypeError: the policy's answer is no Wanted.
         """
-        answer = self._policy(view)
         wanted, reasons = self._as_number(answer)
         if self.desired is None:
             desired = self._first(wanted, reasons)
@@ -58,6 +61,8 @@ class Controller:
             desired = self._limit(wanted, self.desired, view, reasons)
             self._remember(desired - self.desired, view.now_s)
         self.desired = desired
+        if view.age_s > 0:
+            reasons.append(f"as of {view.age_s:g} s ago")
         return Decision(desired, desired if wanted is None else wanted, "; ".join(filter(None, reasons)))
 
     def _as_number(self, answer: Wanted) -> tuple[int | None, list[str]]:
@@ -150,3 +155,40 @@ class Controller:
         self.num_scale_downs += change < 0
         self.num_reversals += change * self._last_change < 0
         self._last_change = change
+
+
+class Controller(Limiter):
+    """Decides for one pool."""
+
+    def __init__(self, limits: Limits, policy: Policy) -> None:
+        super().__init__(limits)
+        self._policy = policy
+
+    def decide(self, view: PoolView) -> Decision:
+        """Returns the decision for this tick and remembers it."""
+        return self.hold(self._policy(view), view)
+
+
+class JointController:
+    """Decides for several pools by one policy, each within its own limits."""
+
+    def __init__(self, limits: Mapping[str, Limits], policy: JointPolicy) -> None:
+        self.limiters = {name: Limiter(one) for name, one in limits.items()}
+        self._policy = policy
+
+    def decide(self, views: Mapping[str, PoolView]) -> dict[str, Decision]:
+        """Returns the decision for each pool and remembers them.
+
+        Raises:
+            TypeError: the policy answers something else than one Wanted for each pool that it was shown.
+        """
+        answers = self._policy(views)
+        if not isinstance(answers, Mapping):
+            raise TypeError(f"a joint policy answers a mapping of pools to Wanted; it answered {repr(answers)[:80]}")
+        for name in answers:
+            if name not in views:
+                raise TypeError(f"answered for a pool that it does not decide for: {unknown_name('pool', name, views)}")
+        missing = [name for name in views if name not in answers]
+        if missing:
+            raise TypeError(f"a joint policy answers for every pool; it left out '{missing[0]}'")
+        return {name: self.limiters[name].hold(answers[name], view) for name, view in views.items()}

@@ -90,9 +90,9 @@ class _Demand:
     def wanted(self, view: PoolView) -> Wanted:
         """Takes in what has arrived and returns the replicas for the peak expected within the horizon."""
         options = self._options
-        self._arrivals.observe(view.now_s, view.num_arrived)
+        self._arrivals.observe(view.scraped_at_s, view.num_arrived)
         horizon_s = options.horizon_s or view.cold_start_s + options.interval_s
-        peak = self._expect(self._arrivals, view.now_s, view.now_s + horizon_s)
+        peak = self._expect(self._arrivals, view.scraped_at_s, view.now_s + horizon_s)
         demand_per_s = peak.rate_per_s + self._catch_up(view)
         if math.isnan(demand_per_s):
             return Wanted(math.nan, peak.reason)

@@ -1,11 +1,11 @@
-"""How often a pool decides, and the limits around whatever a policy answers."""
+"""The limits around whatever a policy answers."""
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from sim.limits import MIN_INTERVAL_S
 from sim.params import Params
 from sim.views import PoolView
 
@@ -23,13 +23,13 @@ class Wanted(NamedTuple):
 Policy = Callable[[PoolView], Wanted]
 """The whole of a policy: what it is shown at a tick -> what it wants. It may keep a memory, of bounded size."""
 
+JointPolicy = Callable[[Mapping[str, PoolView]], Mapping[str, Wanted]]
+"""A policy for several pools: what it is shown of each, by the pools' names -> what it wants of each."""
+
 
 class Limits(Params):
-    """The limits that all autoscalers share, whatever their policy."""
+    """The limits that every pool has, whoever decides for it."""
 
-    interval_s: float = Field(
-        default=15.0, ge=MIN_INTERVAL_S, description="Time between two decisions. Source: Kubernetes' default sync period."
-    )
     min_replicas: int = Field(
         default=1,
         ge=0,
@@ -68,6 +68,11 @@ class Limits(Params):
     max_step_down: int | None = Field(
         default=None, ge=1, description="Most replicas removed by one decision; null = any number."
     )
+
+    @property
+    @abstractmethod
+    def decided_with(self) -> str | None:
+        """The pool whose autoscaler decides for this pool too; None = its own does."""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:

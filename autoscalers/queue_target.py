@@ -48,7 +48,8 @@ class Owed:
 
     def __init__(self, options: QueueTarget) -> None:
         self._options = options
-        self._last: tuple[float, int] | None = None  # the last tick, and the arrivals up to it
+        self._last: tuple[float, int] | None = None  # the last scrape, and the arrivals up to it
+        self._rate_per_s: float | None = None  # of the arrivals before it
         self._works_off = False  # a queue that the replicas asked for are enough for
 
     def wanted(self, view: PoolView) -> Wanted:
@@ -77,11 +78,11 @@ class Owed:
         return replicas_for(load, self._options.target_utilization * capacity) + self._options.warm_buffer
 
     def _arrived_per_s(self, view: PoolView) -> float | None:
-        """Returns the arrival rate since the last tick; None at the first."""
-        last, self._last = self._last, (view.now_s, view.num_arrived)
-        if last is None or view.now_s <= last[0]:
-            return None
-        return (view.num_arrived - last[1]) / (view.now_s - last[0])
+        """Returns the arrival rate between the last two scrapes; None at the first."""
+        if self._last is not None and view.scraped_at_s > self._last[0]:
+            self._rate_per_s = (view.num_arrived - self._last[1]) / (view.scraped_at_s - self._last[0])
+        self._last = (view.scraped_at_s, view.num_arrived)
+        return self._rate_per_s
 
     def _share_left(self, view: PoolView, num_replicas: int, arrived_per_s: float, each_per_s: float) -> float:
         """Returns the share of what is owed that these replicas, ready or starting, leave undone in one cold start."""

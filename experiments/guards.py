@@ -1,31 +1,48 @@
 """Where a simulation calls code of the user's own: what goes wrong there is said to be its mistake, with the user's line."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoscalers import Autoscaler, Controller
+from autoscalers import Autoscaler, Deciding, JointAutoscaler, KnownRate, Limiter, Limits
 from sim.outside import is_outside, own_code
+from sim.pool import Decides
+from sim.scaling import Alone
 from sim.views import PoolView
 from traces.traffic import Traffic, TrafficStream
 
 
-def started(autoscaler: Autoscaler, known_rate: Callable[[float, float], float], seed: int) -> Controller:
-    """Returns the decider of one pool for one run."""
-    with own_code(type(autoscaler)):
-        return autoscaler.start(known_rate, seed)
-
-
 class Decider:
-    """A controller, with its autoscaler's mistakes told as that."""
+    """An autoscaler at work, with its mistakes told as that."""
 
-    def __init__(self, autoscaler: Autoscaler, controller: Controller) -> None:
-        self._kind, self._controller = type(autoscaler), controller
+    def __init__(self, autoscaler: Deciding, decides: Decides) -> None:
+        self._kind, self._decides = type(autoscaler), decides
 
-    def decide(self, view: PoolView) -> Any:
-        """Returns the decision for this tick."""
+    def decide(self, views: Mapping[str, PoolView]) -> Mapping[str, Any]:
+        """Returns the decisions for this tick."""
         with own_code(self._kind):
-            return self._controller.decide(view)
+            return self._decides.decide(views)
+
+
+def started(
+    autoscaler: Deciding, limits: Mapping[str, Limits], known_rates: Mapping[str, KnownRate], seed: int
+) -> tuple[Decider, Mapping[str, Limiter]]:
+    """Returns the autoscaler at work for one run, and what holds each of its pools, by name, to its limits.
+
+    Args:
+        autoscaler: a joint one, or one pool's own.
+        limits: of each pool that it decides for.
+        known_rates: the traffic that each could serve.
+        seed: the run's.
+    """
+    with own_code(type(autoscaler)):
+        if isinstance(autoscaler, JointAutoscaler):
+            joint = autoscaler.start(limits, known_rates, seed)
+            return Decider(autoscaler, joint), joint.limiters
+        assert isinstance(autoscaler, Autoscaler)
+        [(name, known_rate)] = known_rates.items()
+        controller = autoscaler.start(known_rate, seed)
+        return Decider(autoscaler, Alone(controller)), {name: controller}
 
 
 def streamed(traffic: Traffic, seed: int, chunk_rows: int) -> TrafficStream:

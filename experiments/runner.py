@@ -213,9 +213,9 @@ def _warnings(wiring: Wiring, ended_at_s: float) -> list[str]:
         if found.share == 0
     ]
     lines += [
-        f"pool {pool.name}: {controller.num_dropped_answers:,} answers of its autoscaler were no finite number: dropped"
-        for pool, controller in zip(wiring.experiment.pools, wiring.controllers, strict=True)
-        if controller.num_dropped_answers
+        f"pool {name}: {limiter.num_dropped_answers:,} answers of its autoscaler were no finite number: dropped"
+        for name, limiter in wiring.limiters.items()
+        if limiter.num_dropped_answers
     ]
     failed = [machine for machine in wiring.simulation.machines if machine.reason == "failed"]
     if failed:
@@ -265,15 +265,15 @@ def _manifest(run: RunConfig, wiring: Wiring, wall_s: dict[str, float]) -> dict[
         "invariants_checked": wiring.simulation.invariants,
         "pools": {
             pool.name: {
-                "is_oracle": pool.autoscaler.is_oracle,
+                "is_oracle": experiment.decides_for(pool).is_oracle,
                 "replica_capacity": _as_dict(wiring.capacities[index]),
                 "memory": str(pool.replicas.memory(pool.model, pool.gpu)),
                 "step_times": calibrated.step_times(pool.replicas),
                 "calibration": calibrated.calibration_used(pool.replicas, _ran(wiring, index)),
-                "scale_ups": wiring.controllers[index].num_scale_ups,
-                "scale_downs": wiring.controllers[index].num_scale_downs,
-                "reversals": wiring.controllers[index].num_reversals,
-                "dropped_answers": wiring.controllers[index].num_dropped_answers,
+                "scale_ups": wiring.limiters[pool.name].num_scale_ups,
+                "scale_downs": wiring.limiters[pool.name].num_scale_downs,
+                "reversals": wiring.limiters[pool.name].num_reversals,
+                "dropped_answers": wiring.limiters[pool.name].num_dropped_answers,
             }
             for index, pool in enumerate(experiment.pools)
         },

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from autoscalers import KnownRate, Limiter
 from experiments import guards
 from experiments.live_start import start_engines
 from experiments.results.asked import Asked
@@ -23,8 +24,6 @@ from traces.traffic import TrafficStream
 
 CHUNK_ROWS = 1 << 15
 """Arrivals let in at a time: their records and those in flight stay in the processor's cache."""
-
-KnownRate = Callable[[float, float], float]
 
 
 class Guarded:
@@ -90,10 +89,9 @@ class Wiring:
         self.served = [experiment.served_by(engine, pool.model) for engine, pool in pairs]
         self.capacities = [self.capacity_of(index) for index in range(len(experiment.pools))]
         self.guards = [Guarded(experiment.traffic.mean_rate_per_s, found.share) for found in self.served]
-        self.controllers = [
-            guards.started(pool.autoscaler, guard, experiment.seed)
-            for pool, guard in zip(experiment.pools, self.guards, strict=True)
-        ]
+        self.deciders: dict[str, guards.Decider] = {}  # by the pool's name; pools that are decided together share one
+        self.limiters: dict[str, Limiter] = {}
+        self.start_autoscalers()
         self.plane = self.data_plane()
         horizon = Horizon(
             traffic_ends_at_s=experiment.traffic.ends_at_s,
@@ -112,7 +110,18 @@ class Wiring:
     def num_looks(self) -> int:
         """Returns how often autoscalers that are no oracles have asked for the future."""
         pairs = zip(self.guards, self.experiment.pools, strict=True)
-        return sum(guard.num_looks for guard, pool in pairs if not pool.autoscaler.is_oracle)
+        return sum(guard.num_looks for guard, pool in pairs if not self.experiment.decides_for(pool).is_oracle)
+
+    def start_autoscalers(self) -> None:
+        """Starts every autoscaler for the pools that it decides for."""
+        known_rates = {pool.name: guard for pool, guard in zip(self.experiment.pools, self.guards, strict=True)}
+        for pools in self.experiment.decided_together:
+            limits = {pool.name: pool.autoscaler for pool in pools}
+            rates = {name: known_rates[name] for name in limits}
+            autoscaler = self.experiment.decides_for(pools[0])
+            decider, limiters = guards.started(autoscaler, limits, rates, self.experiment.seed)
+            self.deciders |= dict.fromkeys(limits, decider)
+            self.limiters |= limiters
 
     def engine_of(self, pool: PoolConfig) -> Any:
         """Returns a pool's ENGINE record, with what it does only if the traffic gives cause."""
@@ -166,7 +175,7 @@ class Wiring:
         num_bytes = float(engine["dense_weight_bytes"] + engine["expert_weight_bytes"])
         rng = stream(self.experiment.seed, f"lifecycle.{pool.name}")
         source = self.sources.get(index)
-        lifecycle = pool.lifecycle
+        lifecycle, autoscaler = pool.lifecycle, self.experiment.decides_for(pool)
         if source is not None and source.is_measured:
             lifecycle = lifecycle.model_copy(update=source.lifecycle(num_bytes))
 
@@ -181,7 +190,7 @@ class Wiring:
             num_gpus=pool.replicas.gpus_per_engine * num_ranks,
             num_ranks=num_ranks,
             price_per_gpu_hour=pool.price_per_gpu_hour,
-            interval_s=pool.autoscaler.interval_s,
+            interval_s=autoscaler.interval_s,
             stages=stages,
             cold_start_s=lifecycle.cold_start_s(num_bytes),
             warm_start=pool.lifecycle.warm_start,
@@ -191,5 +200,8 @@ class Wiring:
             requeue_on_failure=pool.lifecycle.on_failure == "requeue",
             replica_requests_per_s=pool.replica_requests_per_s or (None if each is None else each.requests_per_s * num_ranks),
             replica_tokens=None if each is None else each.inflight_tokens * num_ranks,
-            autoscaler=guards.Decider(pool.autoscaler, self.controllers[index]),
+            autoscaler=self.deciders[pool.name],
+            scrape_interval_s=autoscaler.scrape_interval_s,
+            past_s=autoscaler.past_s,
+            class_names=tuple(self.experiment.traffic.class_names),
         )

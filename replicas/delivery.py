@@ -6,6 +6,7 @@ import numba as nb
 import numpy as np
 
 from replicas.batches import oldest_batch
+from replicas.counters import count_finished, count_first_token
 from replicas.queues import client_of, slot_of
 from replicas.rate_limit import settle
 from sim.coming import note_end
@@ -43,6 +44,7 @@ def deliver_first(fleet: Fleet, r: int, i: int, now_s: float) -> None:
         request.first_token_at_s = now_s
         replica.tokens_before_first -= request.num_prompt_tokens
         note(fleet, FIRST_TOKEN, r, i, request.num_cached_tokens)
+        count_first_token(fleet, replica.pool, request)
     else:
         count_gaps(fleet, replica.pool, now_s - request.last_token_at_s, 1)
     request.last_token_at_s = now_s
@@ -87,6 +89,8 @@ def leave(fleet: Fleet, r: int, i: int, status: int, now_s: float) -> None:
     """Takes request `i` off replica `r` for good."""
     count_in_flight(fleet, r, i, -1)
     note(fleet, ENDED_ON, r, i, fleet.requests[slot_of(fleet, i)].num_generated_tokens, status)
+    if status == FINISHED:
+        count_finished(fleet, fleet.replicas[r].pool, fleet.requests[slot_of(fleet, i)], now_s)
     end(fleet, i, status, now_s)
 
 

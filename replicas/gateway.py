@@ -7,6 +7,7 @@ import numpy as np
 
 from replicas import door
 from replicas.block_keys import write_keys
+from replicas.counters import count_arrived
 from replicas.delivery import count_in_flight, end
 from replicas.queues import append, client_of, remove, sequence_of, slot_of
 from replicas.rate_limit import level_at, most_tokens, reserve
@@ -200,7 +201,7 @@ def route(fleet: Fleet, choose: Any, observe: Any, view: RouterView, i: int) -> 
         clock.chosen = r
         return False
     pool = fleet.replicas[r].pool
-    fleet.sent[pool] += np.isnan(fleet.requests[slot_of(fleet, i)].routed_at_s)
+    count_arrived(fleet, pool, fleet.requests[slot_of(fleet, i)], 1)
     engine, reason = fleet.engines[pool], ttft_refusal(fleet, r, i)
     if reason == NO_REASON and engine.max_num_queued_reqs + engine.max_num_queued_tokens > 0:
         reason = queue_refusal(fleet, r)
@@ -263,6 +264,7 @@ def count_unrouted(fleet: Fleet, i: int, change: int) -> None:
             fleet.unrouted[pool, 0] += change
             fleet.unrouted[pool, 1] += change * (request.num_prompt_tokens + request.num_generated_tokens)
             fleet.unrouted[pool, 2] += change * np.isnan(request.routed_at_s)
+            count_arrived(fleet, pool, request, change)
 
 
 @loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, OBSERVE_TYPE, VIEW_TYPE, nb.types.int64))

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import InvariantError
-from sim.records import FINISHED, IN_FLIGHT, NO_LIMIT, NO_REASON, REJECTED, REQUEST_VIEW, STATUS_NAMES, TIMED_OUT, Fleet
+from sim.records import (
+    E2E,
+    FINISHED,
+    IN_FLIGHT,
+    NO_LIMIT,
+    NO_REASON,
+    REJECTED,
+    REQUEST_VIEW,
+    STATUS_NAMES,
+    TIMED_OUT,
+    TTFT,
+    Fleet,
+)
 
 if TYPE_CHECKING:
     from sim.pool import Pool
@@ -111,6 +123,7 @@ def check(
     num_left = int(clock.num_arrived + clock.num_to_come + fleet.never_sent.sum())
     _equal(1, "rows of the traffic that arrived, are to come or never do", num_left, int(clock.num_loaded))
     _equal(1, "requests that ended", int(audit.num_by_status.sum() - audit.num_by_status[IN_FLIGHT]), int(clock.num_ended))
+    _equal(1, "finished requests by class", int(fleet.demand["num_finished"].sum()), int(audit.num_by_status[FINISHED]))
     _equal(2, "times the clock ran backwards", int(clock.num_time_reversals), 0)
     where = f" (first: request {audit.first_out_of_order})" if audit.num_out_of_order else ""
     num_held = int(clock.num_held) if clock.max_concurrency == NO_LIMIT else 0
@@ -126,6 +139,8 @@ def check(
     _equal(6, "idle engines with a queue", int(replicas["num_idle_with_work"].sum()), 0)
     _equal(7, "finished requests with fewer tokens than asked", audit.num_short_answers, 0)
     _equal(7, "tokens delivered", int(replicas["num_delivered_tokens"].sum()), audit.num_tokens)
+    _equal(7, "first tokens", int(fleet.latency_counts[:, TTFT].sum()), audit.num_tokens - audit.num_gaps)
+    _equal(7, "last tokens", int(fleet.latency_counts[:, E2E].sum()), int(audit.num_by_status[FINISHED]))
     _equal(8, "gaps between tokens", int(fleet.itl_counts.sum()), audit.num_gaps)
     _close(8, "sum of all gaps", float(fleet.itl_sums[:, 0].sum()), audit.gaps_s)
     _close(9, "Little's law: integral of requests in the system", audit.request_s, audit.sojourn_s + in_flight_s)

@@ -29,3 +29,14 @@ MAX_HELD_TOKENS = 2**31 - 1
 
 MAX_SLOTS = 2**16
 """Engines in a fleet. Assumption: nobody simulates more; each takes some 10 KB before it serves a request."""
+
+
+def zero_or_long_enough(seconds: float) -> float:
+    """Returns a time between two scrapes; 0 = none are made.
+
+    Raises:
+        ValueError: it is shorter than MIN_INTERVAL_S.
+    """
+    if 0 < seconds < MIN_INTERVAL_S:
+        raise ValueError(f"must be 0, or at least {MIN_INTERVAL_S}, given {seconds}")
+    return seconds

@@ -1,6 +1,6 @@
 """One pool of identical replicas: its machines come, serve, drain and go, each a SimPy process that tells its life."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,8 @@ import numpy as np
 import simpy
 
 from sim.records import DRAIN_TIMEOUT, REPLICA_FAILED, Fleet
-from sim.views import PoolView
+from sim.scrapes import Scrapes
+from sim.views import GAUGES, PoolView, read_only
 
 
 class Plane(Protocol):
@@ -30,10 +31,10 @@ class Plane(Protocol):
 
 
 class Decides(Protocol):
-    """An autoscaler at work."""
+    """An autoscaler at work, for the pools that have it as theirs: one, or several that are decided together."""
 
-    def decide(self, view: PoolView) -> Any:
-        """Returns a decision; its `desired` is the number of replicas to have ready or starting."""
+    def decide(self, views: Mapping[str, PoolView]) -> Mapping[str, Any]:
+        """Returns a decision for each pool; its `desired` is the number of replicas to have ready or starting."""
 
 
 @dataclass
@@ -74,7 +75,10 @@ class PoolSpec:
     requeue_on_timeout: bool
     replica_requests_per_s: float | None  # None = it can serve none of the traffic
     replica_tokens: float | None
-    autoscaler: Decides
+    autoscaler: Decides  # the same object as another pool's where they are decided together
+    scrape_interval_s: float = 0.0  # age that what the autoscaler is shown reaches; 0 = live
+    past_s: float = 0.0  # how far back it is shown
+    class_names: Sequence[str] = ()
     num_ranks: int = 1  # data-parallel engines of a machine, each in a slot of its own
     time_to_failure_s: Callable[[], float] | None = None  # from a machine's readiness; None = none fails
     requeue_on_failure: bool = True
@@ -105,13 +109,8 @@ class Pool:
         mine = slice(first, first + num_slots)
         loads = self.plane.fleet.loads.view(np.ndarray)  # a recarray's fields are slow to get at
         self.loads = {name: loads[name][mine] for name in loads.dtype.names}
-
-    def control(self) -> Generator[Any, Any, None]:
-        """The autoscaler's loop: look, decide, act. The first decision is the fleet that the day starts with."""
-        self.apply(self.spec.autoscaler.decide(self.view()).desired, warm=self.spec.warm_start)
-        while True:
-            yield self.env.timeout(self.spec.interval_s)
-            self.apply(self.spec.autoscaler.decide(self.view()).desired)
+        self.loads["machine"] = self.plane.fleet.replicas.view(np.ndarray)["machine"][mine]
+        self.scrapes = Scrapes(self.spec.past_s)
 
     def apply(self, desired: int, *, warm: bool = False) -> None:
         """Starts or lets go as many replicas as it takes; machines that still drain keep their GPUs until they are gone."""
@@ -248,26 +247,52 @@ class Pool:
         return [rank - self.spec.first_slot for slot in machines for rank in self.ranks(slot)]
 
     def view(self) -> PoolView:
-        """Returns what the autoscaler is shown now."""
-        loads = self.loads
+        """Returns gauges and counters as they are now, without a past."""
+        loads, fleet = self.loads, self.plane.fleet
         ready = self.indices(self.ready)
-        usage = 1 - loads["num_free_blocks"][ready] / loads["num_usable_blocks"][ready]
-        num_unrouted, unrouted_tokens, num_new = self.plane.unrouted(self.index)
+        replicas = np.recarray((len(ready),), GAUGES)
+        for name in ("machine", "num_waiting", "num_running", "waiting_tokens", "running_tokens"):
+            replicas[name] = loads[name][ready]
+        replicas["kv_cache_usage"] = usage = 1 - loads["num_free_blocks"][ready] / loads["num_usable_blocks"][ready]
+        num_unrouted, unrouted_tokens, _ = self.plane.unrouted(self.index)
+        demand = fleet.demand.view(np.ndarray)[self.index].copy()
         return PoolView(
             now_s=self.env.now,
             num_ready=len(self.ready),
             num_starting=len(self.starting),
             num_draining=len(self.draining),
-            num_waiting=int(loads["num_waiting"][ready].sum()) + num_unrouted,
-            num_running=int(loads["num_running"][ready].sum()),
-            waiting_tokens=int(loads["waiting_tokens"][ready].sum()) + unrouted_tokens,
-            running_tokens=int(loads["running_tokens"][ready].sum()),
-            num_arrived=int(self.plane.fleet.sent[self.index]) + num_new,
-            kv_cache_usage=float(usage.mean()) if len(usage) else 0.0,
+            num_waiting=int(replicas["num_waiting"].sum()) + num_unrouted,
+            num_running=int(replicas["num_running"].sum()),
+            waiting_tokens=int(replicas["waiting_tokens"].sum()) + unrouted_tokens,
+            running_tokens=int(replicas["running_tokens"].sum()),
+            num_arrived=int(demand["num_arrived"].sum()),
+            kv_cache_usage=float(usage.mean()) if ready else 0.0,
             cold_start_s=self.spec.cold_start_s,
             replica_requests_per_s=self.spec.replica_requests_per_s,
             replica_tokens=self.spec.replica_tokens,
+            replicas=read_only(replicas),
+            class_names=self.spec.class_names,
+            class_counts=read_only(demand),
         )
+
+    def scrape(self, view: PoolView) -> None:
+        """Takes a view as what the autoscaler is shown from now on."""
+        fleet = self.plane.fleet
+        self.scrapes.add(view, [*fleet.latency_counts[self.index], fleet.itl_counts[self.index]])
+
+    def shown(self) -> PoolView:
+        """Returns what the autoscaler is shown now: the last scrape, or with live gauges one that is made for it."""
+        live = self.view()
+        if self.spec.scrape_interval_s == 0 or not self.scrapes.kept:
+            self.scrape(live)
+        return self.scrapes.shown(live)
+
+    def keep_scraping(self) -> Generator[Any, Any, None]:
+        """Scrapes at every `scrape_interval_s`. A decision at the same instant still goes by the scrape before."""
+        while True:
+            yield self.env.timeout(self.spec.scrape_interval_s)
+            yield self.env.timeout(0)
+            self.scrape(self.view())
 
     def num_draining_requests(self) -> tuple[int, int]:
         """Returns the requests that wait and those that run on draining replicas: the autoscaler's view leaves them out."""

@@ -242,6 +242,20 @@ CLASS = np.dtype(
 )
 """What requests of one class have in common."""
 
+DEMAND = np.dtype(
+    [
+        ("num_arrived", "i8"),  # routed to the pool, or waiting for a replica that it could have; each once
+        ("num_prompt_tokens", "i8"),  # theirs
+        ("num_finished", "i8"),
+        ("num_output_tokens", "i8"),  # of those that finished
+    ],
+    align=True,
+)
+"""What requests of one class have asked of one pool since the start."""
+
+# Of which latencies each pool's are counted by bin (Fleet.latency_counts); gaps between tokens have an array of their own.
+TTFT, TPOT, E2E = range(3)
+
 GROWTH = np.dtype([("num_decodes", "i4"), ("head", "i4"), ("tail", "i4")], align=True)
 """The decodes that need a block at the same steps: how many, and with prefix caching who."""
 
@@ -497,13 +511,14 @@ class Fleet(Bundle):
     engines: Annotated[Any, ENGINE, 1]  # (num_pools,)
     due: Annotated[Any, "i4", 2]  # (num_slots, CALENDAR + CALENDAR_PADDING) head of the list of last tokens due at a step
     growing: Annotated[Any, GROWTH, 2]  # (num_slots, largest block_size) by the residue of the steps at which they need a block
-    sent: Annotated[Any, "i8", 1]  # (num_pools,) requests routed to each pool so far, those it had no room for included
+    demand: Annotated[Any, DEMAND, 2]  # (num_pools, num_classes) requests that a full queue turned away are counted too
     unrouted: Annotated[Any, "i8", 2]  # (num_pools, 3) requests that wait and it could serve, their tokens, the new ones
     ready: Annotated[Any, "i8", 1]  # (num_slots,) slots that take requests, in the order they became ready
     offered: Annotated[Any, "i8", 1]  # (num_slots,) the router's candidates; the same array as `ready` when there is one pool
     next_end_at_s: Annotated[Any, "f8", 1]  # (num_slots,) end of the running step; inf when idle
     earliest: Annotated[Any, "i8", 1]  # (2 * power of two,) winner tree over next_end_at_s
     itl_counts: Annotated[Any, "i8", 2]  # (num_pools, NUM_ITL_BINS) inter-token gaps, by bin
+    latency_counts: Annotated[Any, "i8", 3]  # (num_pools, 3, NUM_LATENCY_BINS) requests by the bin of their TTFT, TPOT, E2E
     itl_sums: Annotated[Any, "f8", 2]  # (num_pools, 3) sum, sum of squares, maximum, in seconds
     clients: Annotated[Any, CLIENT, 2]  # (num_slots, API servers) the same array as the router's
 

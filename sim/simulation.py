@@ -11,6 +11,7 @@ from sim.errors import EngineError
 from sim.invariants import Audit, check
 from sim.pool import Machine, Plane, Pool, PoolSpec
 from sim.records import DRAINED, ENDED, NEEDS_ARRIVALS, WOKEN
+from sim.scaling import control, decided_together
 from sim.window import to_come
 
 
@@ -106,8 +107,11 @@ class Simulation:
         Raises:
             InvariantError: our mistake: the run's books do not agree.
         """
+        for pools in decided_together(self.pools):
+            self.env.process(control(self.env, pools))
         for pool in self.pools:
-            self.env.process(pool.control())
+            if pool.spec.scrape_interval_s > 0:
+                self.env.process(pool.keep_scraping())
         self.env.process(self.watch())
         try:
             self.env.run(self.env.process(self.dispatch()))

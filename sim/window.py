@@ -16,6 +16,7 @@ import numpy as np
 from sim.coming import expect_next, place_of, wait_for
 from sim.compiled import loop
 from sim.limits import MAX_CLASSES, MAX_REQUESTS, MAX_TOKENS
+from sim.metrics import NUM_LATENCY_BINS
 from sim.records import (
     ARRIVAL,
     BATCH,
@@ -25,6 +26,7 @@ from sim.records import (
     CLASS,
     CLOCK,
     COMING,
+    DEMAND,
     EVENT,
     GONE,
     GROWTH,
@@ -134,13 +136,14 @@ def new_fleet(
         engines=engines,
         due=np.full((num_slots, CALENDAR + CALENDAR_PADDING), NONE, np.int32),
         growing=records(GROWTH, num_slots, block_size),
-        sent=np.zeros(engines.size, np.int64),
+        demand=records(DEMAND, engines.size, classes.size),
         unrouted=np.zeros((engines.size, 3), np.int64),
         ready=ready,
         offered=view.candidates,
         next_end_at_s=np.full(num_leaves, np.inf),
         earliest=_winner_tree(num_leaves),
         itl_counts=np.zeros((engines.size, num_itl_bins), np.int64),
+        latency_counts=np.zeros((engines.size, 3, NUM_LATENCY_BINS), np.int64),
         itl_sums=np.zeros((engines.size, 3)),
         clients=view.clients,
     )

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 import routers
-from autoscalers import Autoscaler, Forecast
+from autoscalers import Deciding, Forecast, JointAutoscaler
 from autoscalers.forecaster import Forecaster
 from experiments.contracts import AutoscalerContract, RouterContract, TrafficContract
 from experiments.contracts.checks import results
@@ -22,7 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the checks that are for what is named; returns 0 if all hold, 1 if some do not, 2 if it cannot be tried."""
     parser = argparse.ArgumentParser(prog="python -m experiments.contracts", description=(__doc__ or "").split("]`: ")[1])
     parser.add_argument("policy", help="package.module:name of a router, an autoscaler, a forecaster or a kind of traffic")
-    parser.add_argument("options", nargs="*", help="its options, such as d=3 or rate_per_s=2.0")
+    parser.add_argument(
+        "options", nargs="*", help="its options, such as d=3 or rate_per_s=2.0; of a joint autoscaler also pools=[a, b]"
+    )
     asked = parser.parse_args(arguments)
     try:
         given = {name: parse_yaml(value) for name, _, value in (option.partition("=") for option in asked.options)}
@@ -50,7 +52,10 @@ def _contract(policy: Any, given: dict[str, Any]) -> tuple[str, Any]:
     Raises:
         ValueError: it is none of what there are checks for, or has other options.
     """
-    if isinstance(policy, type) and issubclass(policy, Autoscaler):
+    if isinstance(policy, type) and issubclass(policy, JointAutoscaler):
+        pools = {} if "pools" in policy.model_fields or "pools" not in given else {"pools": tuple(given.pop("pools"))}
+        return "an autoscaler of several pools", _made(AutoscalerContract, scaler=policy(**given), **pools)
+    if isinstance(policy, type) and issubclass(policy, Deciding):
         return "an autoscaler", _made(AutoscalerContract, scaler=policy(**given))
     if isinstance(policy, type) and issubclass(policy, Forecaster):
         return "a forecaster", _made(AutoscalerContract, scaler=Forecast(forecaster=policy(**given)))

@@ -12,6 +12,7 @@ from replicas.plane import DataPlane
 from sim.metrics import NUM_ITL_BINS
 from sim.pool import PoolSpec
 from sim.records import ARRIVAL, CLASS, ENGINE, REQUEST, SEGMENT, records
+from sim.scaling import Alone
 from sim.simulation import Horizon, Simulation
 
 ASKED = ["priority", "adapter", "max_tokens", "grammar_s", "num_free_tokens", "num_forced_tokens"]
@@ -139,6 +140,8 @@ def run(
     seed: int = 1,
     scrape_interval_s: float = 0.0,
     autoscaler: Any = None,
+    autoscaler_scrape_interval_s: float = 0.0,
+    past_s: float = 0.0,
     max_replicas: int | None = None,
     num_ranks: int = 1,
     num_gpus: int = 1,
@@ -167,7 +170,10 @@ def run(
     Args:
         arriving: (n,) ARRIVAL.
         engines: (1,) ENGINE.
-        classes: (num_classes,) CLASS; None = one that asks for nothing special.
+        autoscaler: has `decide(view)`, which answers what has `desired`; None = keeps the `replicas`.
+        autoscaler_scrape_interval_s: age that the autoscaler's view reaches; 0 = live.
+        past_s: how far back the autoscaler is shown.
+        classes: (num_classes,) CLASS; None = one that asks for nothing special. Autoscalers see them as c0, c1 ...
         segments: each request's content, as (content, num_tokens); () = no request shares a token with another.
         max_concurrency: requests that the client has in flight at most.
         source: of live engines; None = the replicas are simulated.
@@ -201,7 +207,10 @@ def run(
         requeue_on_failure=requeue_on_failure,
         replica_requests_per_s=replica_requests_per_s,
         replica_tokens=replica_tokens,
-        autoscaler=autoscaler or Constant(replicas),
+        autoscaler=Alone(autoscaler or Constant(replicas)),
+        scrape_interval_s=autoscaler_scrape_interval_s,
+        past_s=past_s,
+        class_names=tuple(f"c{number}" for number in range(1 if classes is None else len(classes))),
     )
     kept = Kept()
     last_s = float(arriving["arrived_at_s"][-1]) if len(arriving) else 0.0

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 import autoscalers
 import replicas
 import traces
-from autoscalers import Autoscaler
+from autoscalers import Deciding, JointAutoscaler, Limits
 from experiments import calibrated
 from experiments.settings.fields import Catalogued, FolderName, Name, Percentile
 from experiments.settings.gateway import OPEN, Gateway
@@ -22,12 +22,13 @@ from sim.kinds import KindOf
 from sim.limits import MAX_SEED, MAX_SLOTS, MAX_TOKENS, MIN_INTERVAL_S
 from sim.outside import own_code
 from sim.params import Params
+from sim.texts import unknown_name
 from traces.generated import Generated
 from traces.traffic import Traffic
 
 TRAFFIC = KindOf("traffic", traces.KINDS, Traffic)
 REPLICAS = KindOf("kind of replica", replicas.KINDS, Engine)
-AUTOSCALER = KindOf("autoscaler", autoscalers.KINDS, Autoscaler)
+AUTOSCALER = KindOf("autoscaler", autoscalers.KINDS, Limits)
 
 
 class Targets(Params):
@@ -123,7 +124,7 @@ class Pool(Params):
     lifecycle: Lifecycle = Field(
         default_factory=Lifecycle, description="How long a new replica takes to get ready, and how an old one leaves"
     )
-    autoscaler: Annotated[Autoscaler, AUTOSCALER] = Field(description="How many replicas there are")
+    autoscaler: Annotated[Limits, AUTOSCALER] = Field(description="How many replicas there are")
     price_per_gpu_hour: float | None = Field(
         default=None, ge=0, description="Dollars per GPU-hour; null = no costs are reported"
     )
@@ -218,6 +219,21 @@ class Experiment(Study):
             lines += [f"  {refused}"] if refused else []
         return lines
 
+    def decides_for(self, pool: Pool) -> Deciding:
+        """Returns the autoscaler that decides for a pool: its own, or that of the pool which it is decided with."""
+        found = next(one for one in self.pools if one.name == (pool.autoscaler.decided_with or pool.name)).autoscaler
+        assert isinstance(found, Deciding)
+        return found
+
+    @property
+    def decided_together(self) -> list[list[Pool]]:
+        """The pools in groups of those that one autoscaler decides for; its own pool goes first."""
+        return [
+            [pool, *(one for one in self.pools if one.autoscaler.decided_with == pool.name)]
+            for pool in self.pools
+            if pool.autoscaler.decided_with is None
+        ]
+
     @property
     def models(self) -> list[str]:
         """Names of the models that the pools serve, each once."""
@@ -271,6 +287,9 @@ class Experiment(Study):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"pools: two pools are named '{twice[0]}'; names must differ")
+        for pool in self.pools:
+            if mistake := self._joint_mistake(pool):
+                raise ValueError(f"pools.{pool.name}.autoscaler.with_pool: {mistake}")
         own, limits = ("classes", self.classes), ("gateway.rate_limits", self.gateway.rate_limits)
         for where, classes in (("slo.classes", self.slo.classes), own, limits):
             unknown = sorted(set(classes) - set(self.traffic.class_names)) if classes else []
@@ -278,3 +297,13 @@ class Experiment(Study):
                 known = ", ".join(self.traffic.class_names)
                 raise ValueError(f"{where}: the traffic has no class named '{unknown[0]}'; known: {known}")
         return self
+
+    def _joint_mistake(self, pool: Pool) -> str:
+        """Returns why no other pool's autoscaler can decide for this one, where it should; else empty."""
+        named = pool.autoscaler.decided_with
+        found = [other.autoscaler for other in self.pools if other.name == named]
+        if named is None or (found and isinstance(found[0], JointAutoscaler)):
+            return ""
+        if not found:
+            return unknown_name("pool", named, [other.name for other in self.pools if other is not pool])
+        return f"the autoscaler of pool '{named}' decides for no other; it must be a subclass of autoscalers.JointAutoscaler"

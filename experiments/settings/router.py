@@ -8,22 +8,16 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 import routers
 from routers import RouterKind
 from sim.kinds import KindOf
-from sim.limits import MIN_INTERVAL_S
+from sim.limits import zero_or_long_enough
 from sim.outside import own_code
 from sim.params import Params
 from sim.routing import Routing
 
 
-def _long_enough(seconds: float) -> float:
-    if 0 < seconds < MIN_INTERVAL_S:
-        raise ValueError(f"must be 0, or at least {MIN_INTERVAL_S}, given {seconds}")
-    return seconds
-
-
 class Snapshots(Params):
     """What a router sees of its replicas, whatever its kind."""
 
-    scrape_interval_s: Annotated[float, AfterValidator(_long_enough)] = Field(
+    scrape_interval_s: Annotated[float, AfterValidator(zero_or_long_enough)] = Field(
         default=0.0,
         ge=0,
         le=3600,

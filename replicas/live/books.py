@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from replicas.counters import count_first_token
 from replicas.delivery import count_gaps, leave_live
 from replicas.events import set_next_end
 from replicas.live.interface import Scheduled, Step
@@ -22,7 +23,7 @@ def as_python(verb: Any) -> Callable[..., Any]:
     return function
 
 
-_count_gaps, _set_next_end = as_python(count_gaps), as_python(set_next_end)
+_count_gaps, _count_first_token, _set_next_end = as_python(count_gaps), as_python(count_first_token), as_python(set_next_end)
 
 
 class Books:
@@ -174,6 +175,7 @@ class Books:
             request.first_token_at_s = now_s
             self.replica.tokens_before_first -= int(request.num_prompt_tokens)
             note_first_token(fleet, self.slot, i, int(request.num_cached_tokens))
+            _count_first_token(fleet, pool, request)
             _count_gaps(fleet, pool, 0.0, num_tokens - 1)
         else:
             _count_gaps(fleet, pool, now_s - float(request.last_token_at_s), 1)

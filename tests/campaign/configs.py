@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from tests.campaign.draws import Section, some
-from tests.campaign.pools import HARDWARE, pool
+from tests.campaign.pools import HARDWARE, pool, seen_late_or_together
 from tests.campaign.traffics import class_names, traffic
 
 
@@ -26,7 +26,7 @@ def config(seed: int, folder: Path) -> Section:
         "slo": slo(random, names),
         "gateway": gateway(random, names),
         "router": router(random),
-        "pools": [pool(random, number, one) for number, one in enumerate(hardware)],
+        "pools": seen_late_or_together(seed, [pool(random, number, one) for number, one in enumerate(hardware)]),
         "timeline_interval_s": random.choice([0.7, 5.0, 60.0]),
         "max_drain_s": random.choice([0.0, 5.0, 60.0, 600.0, 600.0]),
         **some(random, 0.3, measure=measure(random, sent)),

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from autoscalers import Limits
 from tests.campaign.draws import Section, some
 
 HARDWARE = (
@@ -185,3 +186,20 @@ def autoscaler(random: Random) -> Section:
         ),
     }
     return random.choice([fixed, reactive, ahead]) | shared
+
+
+def seen_late_or_together(seed: int, pools: list[Section]) -> list[Section]:
+    """The pools, some of whose autoscalers see old gauges, and some of which one autoscaler decides for.
+
+    Drawn apart from all else, which stays as it was for a seed.
+    """
+    random = Random(f"autoscalers of {seed}")
+    scalers: list[Section] = [one["autoscaler"] for one in pools]
+    if len(pools) > 1 and random.random() < 0.4:
+        limits = [{name: value for name, value in one.items() if name in Limits.model_fields} for one in scalers]
+        first = {"kind": "tests.campaign.joint:Level", "interval_s": scalers[0]["interval_s"], **limits[0]}
+        scalers = [first, *({"kind": "joint", "with_pool": pools[0]["name"], **own} for own in limits[1:])]
+    for one in scalers:
+        if one["kind"] != "joint":
+            one |= some(random, 0.3, scrape_interval_s=random.choice([0.3, 4.0]))
+    return [pool | {"autoscaler": scaler} for pool, scaler in zip(pools, scalers, strict=True)]

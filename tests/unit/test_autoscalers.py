@@ -457,10 +457,10 @@ def test_a_load_that_is_just_what_the_replicas_hold_is_no_queue_to_be_worked_off
     assert policy(owing(2500, 2500, 30.0, num_ready=4)).replicas == 10
 
 
-def test_a_second_look_at_one_instant_knows_no_rate_and_asks_for_all() -> None:
+def test_a_second_look_at_one_scrape_goes_by_the_rate_that_it_showed() -> None:
     policy = looked_once()
     assert policy(owing(4000, 1000, num_ready=4)).replicas == 4
-    assert policy(owing(4000, 1000, num_ready=4)).replicas == 10
+    assert policy(owing(4000, 1000, 30.0, scraped_at_s=15.0, num_ready=4)).replicas == 4
 
 
 @pytest.mark.parametrize("capacity", [0.0, math.nan, math.inf, -1.0])

@@ -23,7 +23,7 @@ from replicas.plane import DataPlane
 from routers.pick import router
 from sim.errors import InvariantError
 from sim.invariants import NAMES, Audit, check
-from sim.records import FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED
+from sim.records import E2E, FINISHED, IN_FLIGHT, NEVER, NO_REASON, REJECTED, TTFT
 from tests.accuracy.made_up import row
 from tests.unit.test_gpu_calibration import of_a_gpu, write_gpu
 from tests.unit.test_served import read
@@ -77,6 +77,10 @@ def forget_that_one_ended(ran: Ran) -> None:
 
 def lose_a_row_of_the_traffic(ran: Ran) -> None:
     ran.plane.fleet.never_sent[0] -= 1
+
+
+def forget_the_class_of_one_that_finished(ran: Ran) -> None:
+    ran.plane.fleet.demand[0, 0].num_finished -= 1
 
 
 def turn_the_clock_back(ran: Ran) -> None:
@@ -141,6 +145,14 @@ def deliver_a_token_twice(ran: Ran) -> None:
     ran.plane.fleet.replicas.num_delivered_tokens[0] += 1
 
 
+def count_a_first_token_twice(ran: Ran) -> None:
+    ran.plane.fleet.latency_counts[0, TTFT, 100] += 1
+
+
+def miss_a_last_token(ran: Ran) -> None:
+    ran.plane.fleet.latency_counts[0, E2E, 100] -= 1
+
+
 def count_a_gap_too_many(ran: Ran) -> None:
     ran.plane.fleet.itl_counts[0, 100] += 1
 
@@ -179,6 +191,7 @@ BREAKS: list[tuple[int, Callable[[Ran], None]]] = [
     (1, write_a_request_twice),
     (1, forget_that_one_ended),
     (1, lose_a_row_of_the_traffic),
+    (1, forget_the_class_of_one_that_finished),
     (2, turn_the_clock_back),
     (2, hold_a_request_back_for_no_reason),
     (3, schedule_before_the_arrival),
@@ -192,6 +205,8 @@ BREAKS: list[tuple[int, Callable[[Ran], None]]] = [
     (5, have_more_in_flight_than_the_client_may),
     (7, stop_an_answer_short),
     (7, deliver_a_token_twice),
+    (7, count_a_first_token_twice),
+    (7, miss_a_last_token),
     (8, count_a_gap_too_many),
     (8, count_a_gap_twice_as_long),
     (9, keep_a_request_in_the_system_longer_than_it_was),

@@ -297,6 +297,10 @@ def test_more_classes_than_a_request_can_name_are_refused() -> None:
             {"pool": {"autoscaler": {"kind": "queue_target", "interval_s": 1e-12}}},
             "pools.main.autoscaler.interval_s: must be at least 0.001",
         ),
+        (
+            {"pool": {"autoscaler": {"kind": "fixed", "replicas": 1, "scrape_interval_s": 1e-12}}},
+            "pools.main.autoscaler.scrape_interval_s: must be 0, or at least 0.001",
+        ),
     ],
 )
 def test_a_setting_with_which_a_run_would_not_end_is_refused_at_load(
