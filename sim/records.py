@@ -411,7 +411,7 @@ ENGINE = np.dtype(
         ("adapter_bytes", "f8"),  # read for each distinct adapter
         ("max_graph_tokens", "i8"),  # tokens of the largest CUDA graph; 0 = none are used
         ("serial_share", "f8"),  # of the shorter of arithmetic and memory, which the longer does not hide: 0 to 1
-        *((term.field, "f8") for term in TERMS),
+        *((term.field, "f8") for term in TERMS),  # seconds: sim/step_terms.py says of what
         ("num_knots", "i8"),  # numbers of tokens at which a step was measured; 0 = all is in the coefficients above
         ("knot_tokens", "f8", (MAX_KNOTS,)),  # ascending
         ("knot_s", "f8", (MAX_KNOTS,)),
