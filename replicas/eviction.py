@@ -30,11 +30,17 @@ def send_away(fleet: Fleet, r: int, i: int, requeue: bool, reason: int) -> None:
         leave(fleet, r, i, FAILED, fleet.clock[0].now_s)
 
 
-@loop(nb.types.void(FLEET_TYPE, nb.types.int64))
-def clear(fleet: Fleet, r: int) -> None:
+@verb
+def empty(fleet: Fleet, r: int) -> None:
     """Empties replica `r`: no requests, no steps, all blocks free."""
     door.clear(fleet, r)
     note(fleet, CLEARED, r, NONE, 0)
+
+
+@loop(nb.types.void(FLEET_TYPE, nb.types.int64))
+def clear(fleet: Fleet, r: int) -> None:
+    """Empties replica `r`, for Python."""
+    empty(fleet, r)
 
 
 @loop(nb.types.int64(FLEET_TYPE, nb.types.int64, nb.types.boolean, nb.types.int64))
@@ -52,6 +58,6 @@ def evict(fleet: Fleet, r: int, requeue: bool, reason: int) -> int:
         i = door.evict(fleet, r)
     if num_evicted > 0 and replica.num_in_flight > 0 and fleet.engines[replica.pool].num_stages == 1:
         replica.busy_s -= max(batch_of(fleet, r, replica.num_steps - 1).ends_at_s - fleet.clock[0].now_s, 0.0)
-    door.clear(fleet, r)
+    empty(fleet, r)
     set_next_end(fleet, r, float("inf"))
     return num_evicted
