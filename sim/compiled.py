@@ -69,12 +69,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Reference counting is off (`_nrt`, private to numba, hence the pinned range in pyproject.toml): compiled code
 # allocates nothing, and the small functions below cost nothing to call. Without it they are eight times slower.
 _OPTIONS: dict[str, Any] = {"cache": CACHE is not None, "error_model": "numpy", "_nrt": False}
-# What only compiled code calls needs no door to Python.
+# A part of a loop: what only compiled code calls needs no door to Python.
 _OPTIONS_OF_PARTS: dict[str, Any] = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "cache": False}
 
 
 class _PartLibrary(JITCodeLibrary):
-    """The code of a verb, or of something rare. It never runs by itself: it is linked into the loops that call it, and optimised there."""
+    """The code of a part, a verb or what is rare. It never runs by itself: loops link it in, and optimise it there."""
 
     def _optimize_final_module(self) -> None:
         pass
