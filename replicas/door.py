@@ -9,6 +9,7 @@ from typing import Any
 from replicas.moves import begin_waiting
 from replicas.schedulers import STATIC
 from replicas.static import engine as static
+from replicas.steps import begin_turn, go_on
 from replicas.vllm import engine as vllm
 from sim.compiled import verb
 from sim.records import Fleet
@@ -32,10 +33,12 @@ def enqueue(fleet: Fleet, r: int, i: int, now_s: float) -> None:
 @verb
 def turn(fleet: Fleet, r: int) -> None:
     """Ends replica `r`'s oldest step in flight, if there is one, plans what may follow, and sets when its next turn is."""
+    now_s = begin_turn(fleet, r)
     if is_static(fleet, r):
-        static.turn(fleet, r)
+        static.turn(fleet, r, now_s)
     else:
-        vllm.turn(fleet, r)
+        vllm.turn(fleet, r, now_s)
+    go_on(fleet, r, now_s)
 
 
 @verb

@@ -10,6 +10,13 @@ from sim.records import Fleet
 
 
 @verb
+def begin_turn(fleet: Fleet, r: int) -> float:
+    """Returns the instant of replica `r`'s turn: the end of its oldest step in flight, or, if it is idle, when it was woken."""
+    replica = fleet.replicas[r]
+    return fleet.next_end_at_s[r] if replica.num_in_flight > 0 else replica.woken_at_s
+
+
+@verb
 def count_step(fleet: Fleet, r: int) -> bool:
     """Counts what has been planned into replica `r`'s next step, and returns whether that is any work."""
     replica, load = fleet.replicas[r], fleet.loads[r]

@@ -69,12 +69,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Reference counting is off (`_nrt`, private to numba, hence the pinned range in pyproject.toml): compiled code
 # allocates nothing, and the small functions below cost nothing to call. Without it they are eight times slower.
 _OPTIONS: dict[str, Any] = {"cache": CACHE is not None, "error_model": "numpy", "_nrt": False}
-# What only compiled code calls needs no door to Python.
-_NO_DOORS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# A part of a loop: what only compiled code calls needs no door to Python.
+_OPTIONS_OF_PARTS: dict[str, Any] = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "cache": False}
 
 
 class _PartLibrary(JITCodeLibrary):
-    """The code of a verb. It never runs by itself: it is linked into the loops that call it, and optimised there."""
+    """The code of a part, a verb or what is rare. It never runs by itself: loops link it in, and optimise it there."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -85,7 +85,7 @@ class _PartLibrary(JITCodeLibrary):
 
 
 class _PartCompiler(Compiler):
-    """Compiles a verb up to its LLVM code; to make machine code of each would take a third of all compile time."""
+    """Compiles such a part up to its LLVM code; to make machine code of each would take a third of all compile time."""
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
         """Returns numba's result for the function; where its address would be, a builtin that does not take its arguments."""
@@ -132,13 +132,12 @@ def verb(function: F) -> F:
     """
     if not _takes_fleet(function):
         return _compiled_once(nb.njit(forceinline=True, **_options(function))(function))
-    options = _OPTIONS | _NO_DOORS | {"cache": False}
-    return _compiled_once(nb.njit(forceinline=True, pipeline_class=_PartCompiler, **options)(function))
+    return _compiled_once(nb.njit(forceinline=True, pipeline_class=_PartCompiler, **_OPTIONS_OF_PARTS)(function))
 
 
 def rare(function: F) -> F:
     """Marks a function over a fleet that compiled code calls, but not in every step; out of line, it compiles faster."""
-    return _compiled_once(nb.njit(**_OPTIONS, **_NO_DOORS)(function))
+    return _compiled_once(nb.njit(pipeline_class=_PartCompiler, **_OPTIONS_OF_PARTS)(function))
 
 
 def loop(*signature: Any) -> Callable[[F], F]:

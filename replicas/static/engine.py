@@ -15,22 +15,19 @@ from replicas.held_up import add_adapter, count_adapters, is_held_up, pass_by_li
 from replicas.kv_blocks import computed_tokens, reserved_blocks
 from replicas.moves import begin_running, clear_lists, end_running, next_to_go
 from replicas.queues import look_from_the_front, next_waiting, own_line, slot_of
-from replicas.steps import count_step, go_on, run_next, send
+from replicas.steps import count_step, run_next, send
 from sim.compiled import rare, verb
 from sim.records import CALENDAR, NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, SURPLUS, Fleet
 
 
 @rare
-def turn(fleet: Fleet, r: int) -> None:
+def turn(fleet: Fleet, r: int, now_s: float) -> None:
     """Ends replica `r`'s oldest step in flight, if there is one, and plans what may follow: with async scheduling one ahead."""
     replica = fleet.replicas[r]
-    now_s = replica.woken_at_s
     if replica.num_in_flight > 0:
-        now_s = fleet.next_end_at_s[r]
         deliver(fleet, r, now_s)
     while replica.num_in_flight < 1 + fleet.engines[replica.pool].async_scheduling and plan(fleet, r, now_s):
         send(fleet, r, run_next(fleet, r, now_s))
-    go_on(fleet, r, now_s)
 
 
 @verb

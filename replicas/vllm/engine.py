@@ -8,7 +8,7 @@ from replicas.decodes import is_decode, keep_delivered
 from replicas.kv_blocks import computed_tokens, held_blocks
 from replicas.moves import clear_lists, next_to_go
 from replicas.queues import sequence_of, slot_of
-from replicas.steps import go_on, run_next, send
+from replicas.steps import run_next, send
 from replicas.vllm.block_pool import fill_pool, shared_blocks
 from replicas.vllm.delivery import deliver
 from replicas.vllm.pipeline import awaits_tokens, keep_place, pass_stages
@@ -19,7 +19,7 @@ from sim.records import NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, Flee
 
 
 @verb
-def turn(fleet: Fleet, r: int) -> None:
+def turn(fleet: Fleet, r: int, now_s: float) -> None:
     """Ends replica `r`'s oldest step in flight, if there is one, and plans what may follow.
 
     With async scheduling one more step is in flight than runs. It sees arrivals, stops and free blocks one step late, and in
@@ -27,9 +27,7 @@ def turn(fleet: Fleet, r: int) -> None:
     """
     replica = fleet.replicas[r]
     engine = fleet.engines[replica.pool]
-    now_s = replica.woken_at_s
     if replica.num_in_flight > 0:
-        now_s = fleet.next_end_at_s[r]
         replica.num_empty -= oldest_batch(fleet, r).num_empty_behind
         deliver(fleet, r, now_s)
     while replica.num_in_flight + replica.num_empty < engine.num_stages + engine.async_scheduling:
@@ -40,7 +38,6 @@ def turn(fleet: Fleet, r: int) -> None:
                 break
         elif not plans_again(fleet, r, num_preemptions):
             break
-    go_on(fleet, r, now_s)
 
 
 @verb

@@ -28,6 +28,12 @@ def test_the_option_batching_says_which_engine_it_is(batching: str, scheduler: i
     assert engine["scheduler"].tolist() == [scheduler]
 
 
+@pytest.mark.parametrize("batching", ["orca", "static"])
+def test_batching_that_splits_no_prompts_refuses_a_threshold_that_would(batching: str) -> None:
+    with pytest.raises(ValueError, match=f"batching {batching} has no long_prefill_token_threshold"):
+        Surrogate(batching=batching, long_prefill_token_threshold=100)
+
+
 def test_two_engines_side_by_side_each_go_by_their_own_rules(tmp_path: Path) -> None:
     """On the static one nobody is scheduled before all that were scheduled earlier are done; on vLLM's somebody is."""
     lengths = {"prompt": {"kind": "fixed", "tokens": 100}, "output": {"kind": "exponential", "mean": 40, "max": 400}}
