@@ -9,6 +9,7 @@ collect_ignore = ["mutants"]  # a tool, which needs cosmic-ray
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("hunt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+os.environ["COLUMNS"] = "120"  # tables are as wide as the terminal
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

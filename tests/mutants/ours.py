@@ -230,14 +230,14 @@ COMPILED = [
     compiled("routers/pick.py", "num_ties + 1 if found == lowest else 1", "1", SCORES),
     compiled("routers/pick.py", "if num_ties > 1 else 0", "if num_ties > 2 else 0", SCORES),
     compiled("routers/pick.py", "% 2147483562 % n", "% n", SCORES),
-    compiled("routers/pick.py", "40692 * state", "40014 * state", SCORES),
+    compiled("routers/pick.py", "40692 * random", "40014 * random", SCORES),
     compiled("routers/least_loaded.py", "load.num_waiting + load.num_running", "load.num_running", SCORES),
     compiled("routers/least_tokens.py", "2 * load.waiting_tokens + load", "load.waiting_tokens + load", SCORES),
     compiled("routers/vllm_old.py", "4 * loads[r].num_waiting", "2 * loads[r].num_waiting", SCORES),
     compiled("routers/power_of_d_choices.py", "request) < outstanding_tokens(", "request) > outstanding_tokens(", SCORES),
     compiled("routers/power_of_d_choices.py", "request) < outstanding_tokens(", "request) <= outstanding_tokens(", SCORES),
     compiled("routers/power_of_d_choices.py", "range(1, d)", "range(1, d - 1)", SCORES),
-    compiled("routers/round_robin.py", "state.memory[0] += 1", "pass", SCORES),
+    compiled("routers/round_robin.py", "view.memory[0] += 1", "pass", SCORES),
 ]
 
 UNNOTICED: dict[str, list[tuple[str, str]]] = {
@@ -268,7 +268,7 @@ UNNOTICED: dict[str, list[tuple[str, str]]] = {
         ("view.num_waiting + view.num_running", "view.num_waiting"),
         ("* each_per_s - arrived_per_s", "* each_per_s"),
         ("num_replicas * self._options.target_utilization", "num_replicas"),
-        ("view.now_s <= last[0]", "view.now_s < last[0]"),
+        ("view.scraped_at_s > self._last[0]", "view.scraped_at_s >= self._last[0]"),
         ("replica_requests_per_s * capacity", "replica_requests_per_s * capacity * options.target_utilization"),
     ],
     "autoscalers/seasonal_naive.py": [
@@ -341,7 +341,7 @@ UNNOTICED: dict[str, list[tuple[str, str]]] = {
     ],
     "sim/pool.py": [
         ("youngest = max(", "youngest = min("),
-        ("fleet.sent[self.index]) + num_new", "fleet.sent[self.index])"),
+        ('int(demand["num_arrived"].sum())', 'int(demand["num_finished"].sum())'),
         ("{other for other in busy if other == rank or self._is_empty(other)}", "{rank}"),
         ("(fleet.replicas[rank].num_in_flight or fleet.loads[rank].num_waiting)", "fleet.replicas[rank].num_in_flight"),
         ("(fleet.replicas[rank].num_in_flight or fleet.loads[rank].num_waiting)", "fleet.loads[rank].num_waiting"),

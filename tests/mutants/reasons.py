@@ -68,8 +68,8 @@ REASONS: dict[tuple[str, str], str] = {
     ): "no request comes before 0 s, and a trial bills nobody",
     (
         "routers/pick.py",
-        "- for _ in range(random_below(state, num_ties) if num_ties > 1 else 0): "
-        "+ for _ in range(random_below(state, num_ties) if num_ties > 1 else -1):",
+        "- for _ in range(random_below(view, num_ties) if num_ties > 1 else 0): "
+        "+ for _ in range(random_below(view, num_ties) if num_ties > 1 else -1):",
     ): "either goes on no further",
     (
         "routers/vllm.py",

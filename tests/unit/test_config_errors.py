@@ -241,7 +241,7 @@ pools:
         ("slo.ttft_ms.p99=1000", "slo.ttft_ms: unknown key; did you mean 'ttft_s' (in seconds)?"),
         ("slo.classes.chat.ttft_s.p99=1", "slo.classes: the traffic has no class named 'chat'; known: default"),
         ("pools.main.tensor_parallel_size=4", "it belongs at pools.main.replicas.tensor_parallel_size"),
-        ("router.kind=json:dumps", "'json:dumps': is neither a function (loads, candidates, request, state) -> slot"),
+        ("router.kind=os:getcwd", "'os:getcwd': is neither a function (view) -> slot"),
         ("traffic.peak_per_s=3", "traffic.peak_per_s: unknown key"),
         ("measure={start_s: 9, end_s: 3}", "measure: end_s must be after start_s, given start_s 9 and end_s 3"),
         ("kind=simulat", "kind: no kind of config named 'simulat'; did you mean 'simulate'?"),

@@ -296,9 +296,9 @@ def test_e07_admitting_on_the_first_chunk_thrashes() -> None:
 def test_e29_the_time_that_python_takes_is_not_simulated_time() -> None:
     """The same requests, with a router that takes a millisecond of ours and with one that takes none."""
 
-    def slow(loads: Any, candidates: Any, request: Any, state: Any) -> int:
+    def slow(view: Any) -> int:
         time.sleep(0.001)
-        return int(candidates[0])
+        return int(view.candidates[0])
 
     rows = arrivals([(0.01 * i, 100, 10) for i in range(50)])
     quick = run(rows, router=lambda view: int(view.candidates[0]))

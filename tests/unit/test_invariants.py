@@ -235,9 +235,9 @@ def test_order_of_instants_names_the_first_request() -> None:
 
 
 @router
-def thief(loads: Any, candidates: Any, request: Any, state: Any) -> int:
-    loads[candidates[0]].num_free_blocks -= np.int32(request[0].id == 0)
-    return int(candidates[0])
+def thief(view: Any) -> int:
+    view.loads[view.candidates[0]].num_free_blocks -= np.int32(view.request.id == 0)
+    return int(view.candidates[0])
 
 
 @pytest.mark.skipif(bool(nb.config.DISABLE_JIT), reason="what a router in plain Python sees it cannot write to")
