@@ -11,3 +11,7 @@ class Params(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def __eq__(self, other: object) -> bool:
+        """Tells whether its parameters are the same; what has been worked out from them since does not count."""
+        return type(self) is type(other) and dict(self) == dict(other)

@@ -56,6 +56,7 @@ _ALLOWED = {
     "num_output_tokens": (1, MAX_TOKENS),
     "class_id": (0, MAX_CLASSES - 1),
     "delay_s": (0.0, MAX_RUN_S),
+    "session": (0, MAX_REQUESTS),
 }
 
 

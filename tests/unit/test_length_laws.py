@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sim.errors import TraceError
 from sim.records import ARRIVAL
-from traces.length_laws import Law, Lognormal
+from traces.length_laws import Empirical, Law, Lognormal
 from traces.lengths import Lengths, Mix, RequestClass
 
 LAW: TypeAdapter[Any] = TypeAdapter(Law)
@@ -172,3 +172,11 @@ def test_a_law_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert LAW.dump_python(law) == {"kind": "my_laws:Pareto", "least": 100, "shape": 3.0}
     with pytest.raises(ValidationError, match="shape"):
         LAW.validate_python({"kind": "my_laws:Pareto", "least": 100, "shape": 0.5})
+
+
+def test_a_law_that_has_been_drawn_from_is_still_equal_to_one_that_has_not() -> None:
+    """What it has worked out since is an array, which has no truth value."""
+    first, second = (Empirical(values=[5, 1, 3]) for _ in range(2))
+    for law in (first, second):
+        law.of_normal(np.zeros(3))
+    assert first == second == Empirical(values=[5, 1, 3]) != Empirical(values=[5, 1, 4])

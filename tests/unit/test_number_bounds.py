@@ -200,6 +200,8 @@ class Custom(Traffic):
         ("num_output_tokens", 0, "num_output_tokens is 0; allowed: 1 to 1,000,000,000"),
         ("num_output_tokens", -(2**33), "num_output_tokens is -8,589,934,592; allowed"),
         ("class_id", 2**15, "class_id is 32,768; allowed: 0 to 32,766"),
+        ("session", 2**31, "session is 2,147,483,648; allowed: 0 to 2,147,483,647"),
+        ("session", -1, "session is -1; allowed"),
         ("arrived_at_s", -1.0, "arrived_at_s is -1.0; allowed: 0.0 to 316,224,000.0"),
         ("arrived_at_s", "nan", "arrived_at_s is nan; allowed"),
         ("arrived_at_s", "inf", "arrived_at_s is inf; allowed"),
