@@ -50,11 +50,6 @@ def _column(metric: str, statistic: str) -> str:
     return f"{metric.removesuffix('_s')}_{statistic.replace('.', '_')}_s"
 
 
-_NEVER_SENT = (
-    "requests of the whole run that never arrived: their client held them back to its end, or the request that they follow did "
-    "not finish; null for a pool"
-)
-
 COLUMNS = (
     Column("scope", pa.string(), "all, class or pool", False),
     Column("name", pa.string(), "of the class or pool; 'all'", False),
@@ -62,7 +57,7 @@ COLUMNS = (
     Column("window_end_s", pa.float64(), "end of the measured window", False),
     Column("arrived", pa.int64(), "requests that arrived in the window", False),
     *(Column(name, pa.int64(), f"those that ended so: {name}", False) for name in STATUS_NAMES),
-    Column("never_sent", pa.int64(), _NEVER_SENT),
+    Column("never_sent", pa.int64(), "requests of the whole run that their client held back to its end; null for a pool"),
     *(column for metric, label in METRICS.items() for column in _metric_columns(metric, label)),
     Column("judged", pa.int64(), "requests to which a target of their class applies, served or not; on ITL none does", False),
     *(Column(name, pa.float64(), meaning) for name, meaning in _RATES.items()),
