@@ -3,18 +3,18 @@
 Each must be noticed. One whose text no longer stands in its file is an error: write it anew, or take it out.
 """
 
-from tests.mutants.meant import tests_of
+from tests.mutants.meant import UNIT, tests_of
 from tests.mutants.mutant import Change
 
-STEPS = ("tests/unit/test_step_time.py", "replicas/step_time.py")
-OPTIONS = "tests/unit/test_scheduler_options.py"
+STEPS = (UNIT["step_time"], "replicas/step_time.py")
+OPTIONS = UNIT["scheduler_options"]
 TIMELINES = "tests/golden/test_timelines.py"
 VLLM = "tests/conformance/test_recordings.py"
-CACHE = "tests/unit/test_prefix_cache.py"
+CACHE = UNIT["prefix_cache"]
 STATIC = "tests/property/test_static_batching.py"
 GATEWAY = "tests/property/test_gateway.py"
-TURNS = "tests/unit/test_conversations.py"
-SCORES = "tests/unit/test_router_scores.py"
+TURNS = UNIT["conversations"]
+SCORES = UNIT["router_scores"]
 
 
 def compiled(file: str, before: str, after: str, *tests: str) -> Change:
@@ -167,13 +167,13 @@ COMPILED = [
         "fleet.itl_sums[pool, 0] += num_gaps * gap_s",
         "fleet.itl_sums[pool, 0] += gap_s",
         TIMELINES,
-        "tests/unit/test_invariants.py",
+        UNIT["invariants"],
     ),
     compiled(
         "replicas/delivery.py",
         "clock.num_in_system * (now_s - clock.in_system_since_s)",
         "(clock.num_in_system + change) * (now_s - clock.in_system_since_s)",
-        "tests/unit/test_invariants.py",
+        UNIT["invariants"],
     ),
     # requests that follow others
     compiled("sim/coming.py", "ended_at_s + coming.delay_s", "ended_at_s", TURNS, "-k", "its_delay_after"),
@@ -193,7 +193,7 @@ COMPILED = [
         "replicas/vllm/speculation.py",
         "if place >= kind.num_free_tokens else 0",
         "if place > kind.num_free_tokens else 0",
-        "tests/unit/test_jump_forward.py",
+        UNIT["jump_forward"],
     ),
     # the gateway
     compiled("replicas/rate_limit.py", "(num_reserved - num_used)", "num_reserved", GATEWAY, "-k", "t39"),
