@@ -123,7 +123,7 @@ COMPILED = [
         "        return replica.running.head",
         TIMELINES,
         "-k",
-        "m11",
+        "preemption_keeps_tokens_sent",
         OPTIONS,
     ),
     compiled(
@@ -141,7 +141,7 @@ COMPILED = [
         TIMELINES,
         VLLM,
         "-k",
-        "m11 or prefix_tight",
+        "preemption_keeps_tokens_sent or prefix_tight",
     ),
     # the prefix cache
     compiled(
@@ -160,7 +160,7 @@ COMPILED = [
         "now_s - request.first_token_at_s, 1)",
         TIMELINES,
         "-k",
-        "m11",
+        "preemption_keeps_tokens_sent",
     ),
     compiled(
         "replicas/delivery.py",
@@ -187,7 +187,7 @@ COMPILED = [
         "replicas/vllm/speculation.py",
         "if draw >= engine.acceptance_rate:",
         "if draw < engine.acceptance_rate:",
-        f"{OPTIONS}::test_e31_num_speculative_tokens_and_acceptance_rate[2-1.0-False]",
+        f"{OPTIONS}::test_num_speculative_tokens_and_acceptance_rate[2-1.0-False]",
     ),
     compiled(
         "replicas/vllm/speculation.py",
@@ -196,10 +196,17 @@ COMPILED = [
         UNIT["jump_forward"],
     ),
     # the gateway
-    compiled("replicas/rate_limit.py", "(num_reserved - num_used)", "num_reserved", GATEWAY, "-k", "t39"),
-    compiled("replicas/rate_limit.py", "min(bucket.capacity_tokens, level), now_s", "level, now_s", GATEWAY, "-k", "t39"),
+    compiled("replicas/rate_limit.py", "(num_reserved - num_used)", "num_reserved", GATEWAY, "-k", "a_bucket_never"),
     compiled(
-        "replicas/gateway.py", "if ttft_s > kind.admitted_ttft_s:", "if ttft_s >= kind.admitted_ttft_s:", GATEWAY, "-k", "t40"
+        "replicas/rate_limit.py", "min(bucket.capacity_tokens, level), now_s", "level, now_s", GATEWAY, "-k", "a_bucket_never"
+    ),
+    compiled(
+        "replicas/gateway.py",
+        "if ttft_s > kind.admitted_ttft_s:",
+        "if ttft_s >= kind.admitted_ttft_s:",
+        GATEWAY,
+        "-k",
+        "prediction or would_miss",
     ),
     compiled(
         "replicas/vllm/engine.py",

@@ -26,13 +26,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(CONFIG, out=tmp_path_factory.mktemp("results"), sets=SETS, progress=False).folder
 
 
-def test_p07_the_inputs_are_echoed_in_the_result(folder: Path) -> None:
+def test_the_inputs_are_echoed_in_the_result(folder: Path) -> None:
     (original,) = load(CONFIG, SETS)
     (echoed,) = load(folder / "config.yaml")
     assert echoed.hash == original.hash
 
 
-def test_e30_the_result_names_the_code_that_made_it(folder: Path) -> None:
+def test_the_result_names_the_code_that_made_it(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["code"]["source_hash"] == provenance.source_hash()
     assert set(manifest["packages"]) >= {"numba", "numpy", "python", "simpy"}
@@ -62,7 +62,7 @@ def test_what_a_killed_run_left_behind_is_cleared(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"cpu_overlap", alive.name}
 
 
-def test_e25_a_request_holds_blocks_for_its_prompt_and_its_answer() -> None:
+def test_a_request_holds_blocks_for_its_prompt_and_its_answer() -> None:
     """17 tokens of prompt and 31 of answer: 47 have KV when the last is sampled, 3 blocks of 16; 3 are enough, 2 are not."""
     enough = run_fleet(arrivals([(0.0, 17, 31)]), engine(num_usable_blocks=3))
     short = run_fleet(arrivals([(0.0, 17, 31)]), engine(num_usable_blocks=2))
@@ -70,7 +70,7 @@ def test_e25_a_request_holds_blocks_for_its_prompt_and_its_answer() -> None:
     assert short.requests.status.tolist() == [2]
 
 
-def test_r12_a_gauge_has_one_owner_so_a_recount_never_differs() -> None:
+def test_a_gauge_has_one_owner_so_a_recount_never_differs() -> None:
     """Requests still in the engine: what it shows equals what a walk over its lists finds."""
     ran = run_fleet(arrivals([(0.0, 100, 1000)] * 9), engine(max_num_seqs=4), max_drain_s=0.5)
     seen = [row for row in ran.intervals if row["num_running"]]

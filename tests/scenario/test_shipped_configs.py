@@ -113,7 +113,7 @@ def test_the_opening_question_is_the_one_that_the_text_asks() -> None:
     assert (pool.replicas.tensor_parallel_size, pool.replicas.quantization) == (4, "fp8")
 
 
-def test_t37_overlapping_cpu_work_shortens_the_steps_and_the_queue(tmp_path: Path) -> None:
+def test_overlapping_cpu_work_shortens_the_steps_and_the_queue(tmp_path: Path) -> None:
     # docs/sources.md [1]: median TPOT 10.3 -> 7.9 ms, median TTFT about halves; its trace is not given, so only the direction.
     # With a step of t_gpu + t_cpu, not their maximum, and the GPU the longer, a decode step is longer by all of t_cpu:
     # 1 ms and 20 us for each of its requests. tests/theory/test_cpu_overlap.py holds the size.

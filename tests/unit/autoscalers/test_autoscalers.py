@@ -84,19 +84,19 @@ def test_scale_down_cooldown_counts_from_any_change() -> None:
     assert decide([1, 9, 5, 5, 1, 1], scale_down_cooldown_s=30) == [1, 9, 9, 5, 5, 1]
 
 
-def test_s32_down_window_is_the_maximum_of_recommendations_not_a_cooldown() -> None:
+def test_down_window_is_the_maximum_of_recommendations_not_a_cooldown() -> None:
     # 600 s window, 100 s ticks. Wanted 10 last at 100 s, so 10 holds until 600 s and is out of the window at 700 s;
     # then the highest within (100, 700] is 6 (at 200 s), until 800 s. A cool-down would have cut to 2 at 700 s.
     answers = [10, 10, 6, 2, 2, 2, 2, 2, 2, 2]
     assert decide(answers, every_s=100, scale_down_stabilization_s=600) == [10] * 7 + [6, 2, 2]
 
 
-def test_s32_a_single_high_recommendation_in_the_window_keeps_the_pool_up() -> None:
+def test_a_single_high_recommendation_in_the_window_keeps_the_pool_up() -> None:
     answers = [10, 2, 2, 8, 2, 2, 2, 2]  # 8 at 300 s holds to 500 s
     assert decide(answers, every_s=100, scale_down_stabilization_s=300) == [10, 10, 10, 8, 8, 8, 2, 2]
 
 
-def test_s32_up_window_is_the_minimum_of_recommendations() -> None:
+def test_up_window_is_the_minimum_of_recommendations() -> None:
     answers = [2, 8, 6, 7, 9]
     assert decide(answers, every_s=100, scale_up_stabilization_s=250) == [2, 2, 2, 6, 6]
 
@@ -194,17 +194,17 @@ def test_a_pool_that_owes_work_keeps_one_replica_whatever_the_policy_answers(owe
     assert controller.decide(view(60.0, **owed)).desired == 1  # and gets one back
 
 
-def test_s15_draining_replicas_count_against_the_cap() -> None:
+def test_draining_replicas_count_against_the_cap() -> None:
     # 32 -> 20: the 12 that drain still hold their GPUs, so 32 may only come back as they are released
     assert decide([32, 20, 32, 32], draining=[0, 0, 12, 5], max_replicas=32) == [32, 20, 20, 27]
 
 
-def test_s19_negative_answer_counts_as_zero() -> None:
+def test_negative_answer_counts_as_zero() -> None:
     assert decide([100, 40, 10, -20], min_replicas=0, max_replicas=None) == [100, 40, 10, 0]
 
 
 @pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
-def test_s20_an_answer_that_is_no_number_is_dropped_counted_and_told(broken: float) -> None:
+def test_an_answer_that_is_no_number_is_dropped_counted_and_told(broken: float) -> None:
     controller = scripted([10, broken, 12])
     decisions = [controller.decide(view(15.0 * i)) for i in range(3)]
     assert [d.desired for d in decisions] == [10, 10, 12]
@@ -213,23 +213,23 @@ def test_s20_an_answer_that_is_no_number_is_dropped_counted_and_told(broken: flo
     assert controller.num_dropped_answers == 1
 
 
-def test_s20_first_answer_that_is_no_number_starts_the_smallest_pool() -> None:
+def test_first_answer_that_is_no_number_starts_the_smallest_pool() -> None:
     assert decide([math.nan, 4], min_replicas=2) == [2, 4]
 
 
-def test_s21_policy_that_raises_is_not_taken_for_one_that_holds() -> None:
+def test_policy_that_raises_is_not_taken_for_one_that_holds() -> None:
     controller = scripted([])
     with pytest.raises(StopIteration):
         controller.decide(view())
 
 
-def test_s14_replica_that_never_starts_does_not_block_scale_down() -> None:
+def test_replica_that_never_starts_does_not_block_scale_down() -> None:
     controller = scripted([3, 1])
     controller.decide(view())
     assert controller.decide(view(15.0, num_ready=0, num_starting=3)).desired == 1
 
 
-def test_s27_unready_replicas_do_not_stop_decisions() -> None:
+def test_unready_replicas_do_not_stop_decisions() -> None:
     controller = scripted([7, 9])
     controller.decide(view())
     assert controller.decide(view(15.0, num_ready=6)).desired == 9
@@ -242,7 +242,7 @@ def test_lost_replica_is_replaced_and_is_no_scale_down() -> None:
     assert controller.num_scale_ups == controller.num_scale_downs == 0
 
 
-def test_s34_flaps_are_counted() -> None:
+def test_flaps_are_counted() -> None:
     controller = scripted([1, 0, 1, 0, 1, 1], min_replicas=0)
     for i in range(6):
         controller.decide(view(15.0 * i))
@@ -291,7 +291,7 @@ def test_bad_limits_are_refused_by_name(limits: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("target", [50, 0, -0.7, math.nan])
-def test_s25_target_utilization_outside_0_to_1_is_refused(target: float) -> None:
+def test_target_utilization_outside_0_to_1_is_refused(target: float) -> None:
     with pytest.raises(ValidationError, match="target_utilization"):
         QueueTarget(target_utilization=target)
 
@@ -339,12 +339,12 @@ def first(autoscaler: Autoscaler, **seen: Any) -> int:
     return autoscaler.start(lambda start_s, end_s: 0.0, seed=1).decide(view(**seen)).desired
 
 
-def test_t41_queue_target_by_hand() -> None:
+def test_queue_target_by_hand() -> None:
     # (9,000 + 5,000) / 0.7 / 1,000 = 20, plus the 2 warm ones
     assert first(QueueTarget(), waiting_tokens=9000, running_tokens=5000) == 22
 
 
-def test_t41_queue_target_equals_the_law_in_exact_arithmetic() -> None:
+def test_queue_target_equals_the_law_in_exact_arithmetic() -> None:
     loads, targets = [0, 1, 999, 1000, 14_001, 21_000, 123_456], ["0.1", "0.3", "0.7", "0.9", "1"]
     for load, target, capacity in itertools.product(loads, targets, [1, 7, 1000]):
         exact = math.ceil(Fraction(load) / Fraction(target) / capacity) + 2
@@ -356,13 +356,13 @@ def test_given_token_capacity_replaces_the_computed_one() -> None:
     assert first(QueueTarget(replica_token_capacity=7000, warm_buffer=0), running_tokens=9800) == 2
 
 
-def test_s07_all_replicas_reporting_zero_is_data() -> None:
+def test_all_replicas_reporting_zero_is_data() -> None:
     controller = QueueTarget(scale_down_stabilization_s=0).start(lambda start_s, end_s: 0.0, seed=1)
     controller.decide(view(running_tokens=70_000))
     assert controller.decide(view(15.0, num_ready=64)).desired == 2
 
 
-def test_s08_idle_pool_goes_to_zero_and_comes_back() -> None:
+def test_idle_pool_goes_to_zero_and_comes_back() -> None:
     scaler = QueueTarget(min_replicas=0, warm_buffer=0, scale_down_stabilization_s=120)
     controller = scaler.start(lambda start_s, end_s: 0.0, seed=1)
     controller.decide(view(running_tokens=500))
@@ -371,13 +371,13 @@ def test_s08_idle_pool_goes_to_zero_and_comes_back() -> None:
     assert controller.decide(view(195.0, num_ready=0, waiting_tokens=1)).desired == 1
 
 
-def test_s10_full_replicas_with_a_queue_exceed_a_target_of_one() -> None:
+def test_full_replicas_with_a_queue_exceed_a_target_of_one() -> None:
     full = QueueTarget(target_utilization=1.0, warm_buffer=0)
     assert first(full, running_tokens=1000) == 1
     assert first(full, running_tokens=1000, waiting_tokens=500) == 2
 
 
-def test_s03_settles_at_5_to_6_replicas_and_stays() -> None:
+def test_settles_at_5_to_6_replicas_and_stays() -> None:
     """1 s of service, 5 requests a second, one at a time: a token stands for a request here."""
     controller = QueueTarget(
         target_utilization=0.9, warm_buffer=0, replica_token_capacity=1, interval_s=1, scale_down_stabilization_s=30
@@ -391,7 +391,7 @@ def test_s03_settles_at_5_to_6_replicas_and_stays() -> None:
     assert controller.num_reversals <= 2
 
 
-def test_s28_noise_of_a_few_percent_changes_nothing() -> None:
+def test_noise_of_a_few_percent_changes_nothing() -> None:
     controller = QueueTarget(interval_s=15).start(lambda start_s, end_s: 0.0, seed=1)
     controller.decide(view(running_tokens=14_700))
     for i in range(1, 400):
@@ -400,7 +400,7 @@ def test_s28_noise_of_a_few_percent_changes_nothing() -> None:
     assert controller.num_scale_ups == controller.num_scale_downs == 0
 
 
-def test_s28_the_split_between_two_replicas_does_not_matter() -> None:
+def test_the_split_between_two_replicas_does_not_matter() -> None:
     totals = [first(QueueTarget(), running_tokens=a + b) for a, b in [(7000, 3000), (6000, 4000), (7500, 2500)]]
     assert len(set(totals)) == 1
 

@@ -72,28 +72,28 @@ def test_target_utilization_leaves_headroom() -> None:
     assert wanted(decisions(forecast(target_utilization=0.8), cumulated([15], 10.0)))[-1] == 4
 
 
-def test_s22_demand_is_arrivals_not_completions() -> None:
+def test_demand_is_arrivals_not_completions() -> None:
     # one replica completes 4.5 of the 8 requests/s offered
     assert wanted(decisions(forecast(replica_requests_per_s=4.5), cumulated([8] * 5, 10.0)))[1:] == [2] * 5
 
 
-def test_s22_backlog_is_cleared_when_asked_for() -> None:
+def test_backlog_is_cleared_when_asked_for() -> None:
     # 8 requests/s and 300 waiting, to be served within 60 s: 13 requests/s
     scaler = forecast(replica_requests_per_s=4.5, clear_backlog_s=60.0)
     assert wanted(decisions(scaler, cumulated([8], 10.0), num_waiting=300))[-1] == 3
 
 
-def test_s24_queue_of_a_cold_start_is_not_read_as_a_forecasts_error() -> None:
+def test_queue_of_a_cold_start_is_not_read_as_a_forecasts_error() -> None:
     scaler = forecast(clear_backlog_s=60.0)
     assert wanted(decisions(scaler, cumulated([10], 10.0), num_waiting=10_000, num_starting=3))[-1] == 2
 
 
-def test_s33_idle_hours_before_the_traffic_are_no_data() -> None:
+def test_idle_hours_before_the_traffic_are_no_data() -> None:
     idle, busy = [0] * 360, [10] * 2
     assert wanted(decisions(forecast(rate_window_s=3600.0), cumulated(idle + busy, 10.0)))[-2:] == [2, 2]
 
 
-def test_s07_a_quiet_hour_after_traffic_is_data() -> None:
+def test_a_quiet_hour_after_traffic_is_data() -> None:
     assert wanted(decisions(forecast(), cumulated([10, 0, 0], 10.0))) == [0, 2, 0, 0]
 
 
@@ -227,7 +227,7 @@ def test_given_horizon_replaces_the_cold_start() -> None:
     assert wanted(decisions(forecast(forecaster="oracle", horizon_s=30.0), [0], known_rate)) == [4]  # 20 / 5
 
 
-def test_s19_negative_forecast_is_no_negative_demand() -> None:
+def test_negative_forecast_is_no_negative_demand() -> None:
     falling = [100, 80, 60, 40, 20, 10, 0, 0, -10, -20]
     scaler = forecast(forecaster="oracle", horizon_s=10.0)
     decided = decisions(scaler, [0] * 10, lambda start_s, end_s: falling[round(start_s / 10)])
@@ -235,7 +235,7 @@ def test_s19_negative_forecast_is_no_negative_demand() -> None:
     assert [d.wanted for d in decided] == wanted(decided)
 
 
-def test_s20_infinite_forecast_is_dropped_and_told() -> None:
+def test_infinite_forecast_is_dropped_and_told() -> None:
     rates = [10, math.inf, 10, 10]
     scaler = forecast(forecaster="oracle", horizon_s=20.0)
     decided = decisions(scaler, [0] * 2, lambda start_s, end_s: rates[round(start_s / 10)])
@@ -243,7 +243,7 @@ def test_s20_infinite_forecast_is_dropped_and_told() -> None:
     assert "dropped 1 that is no number" in decided[0].reason
 
 
-def test_s20_nothing_but_infinite_holds_the_pool() -> None:
+def test_nothing_but_infinite_holds_the_pool() -> None:
     rates = [10, math.inf, 15]
     scaler = forecast(forecaster="oracle", horizon_s=10.0)
     decided = decisions(scaler, [0] * 3, lambda start_s, end_s: rates[round(start_s / 10)])

@@ -37,7 +37,7 @@ def row(table: str, label: str, nth: int = 0) -> str:
     return [line for line in table.splitlines() if line.startswith(label)][nth]
 
 
-def test_w13_seeds_that_do_not_tell_two_variants_apart_say_no_difference(tmp_path: Path) -> None:
+def test_seeds_that_do_not_tell_two_variants_apart_say_no_difference(tmp_path: Path) -> None:
     """Differences +1, -1, 0 s: mean 0, and t(0.975, 2) * 1 / sqrt(3) = 2.484 s around it."""
     table = replications.table(folders(tmp_path, {"a": [1.0, 2.0, 3.0], "b": [2.0, 1.0, 3.0]}))
     assert "+0.0 ± 2,484.1 no difference" in row(table, "TTFT p99, ms", nth=1)

@@ -286,7 +286,7 @@ def test_a_path_of_a_queue_takes_no_time_that_is_negative_or_endless(gap_s: floa
 
 
 @pytest.mark.parametrize("cold_start", [0, 1, 7])
-def test_t36_of_a_day_in_closed_form(cold_start: int) -> None:
+def test_reaction_in_closed_form_is_one_cold_start_behind_all_day_long(cold_start: int) -> None:
     load = 120 - 80 * np.cos(2 * np.pi * np.arange(288) / 288)
     reactive = replicas_of_day(load, 5.0, cold_start, "reactive")
     forecast = replicas_of_day(load, 5.0, cold_start, "forecast")

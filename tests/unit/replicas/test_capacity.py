@@ -24,9 +24,7 @@ def engine(**options: Any) -> Any:
         ({"num_gpu_blocks": 6926}, None, "kv_blocks", 100),  # 100 x (1000 + 100 + 8) = 16 x 6925 usable
     ],
 )
-def test_p08_batch_above_what_the_engine_admits(
-    options: dict[str, int], tpot_s: float | None, binding: str, batch: float
-) -> None:
+def test_batch_above_what_the_engine_admits(options: dict[str, int], tpot_s: float | None, binding: str, batch: float) -> None:
     found = capacity(engine(**options), 1000, 200, tpot_s)
     assert found.binding == binding
     assert found.batch == pytest.approx(batch)
@@ -39,7 +37,7 @@ def test_tpot_target_is_met_exactly_when_it_binds() -> None:
     assert found.step_s <= 0.02
 
 
-def test_p05_target_that_no_batch_meets_is_said() -> None:
+def test_target_that_no_batch_meets_is_said() -> None:
     """8B bf16 takes 4.8 ms to read its weights: 4 ms a token is out of reach."""
     found = capacity(engine(), 1000, 200, tpot_s=0.004)
     assert not found.is_within_tpot

@@ -9,14 +9,14 @@ from replicas.memory import GIB, activation_bytes
 from replicas.surrogate import Surrogate
 
 ENGINE_TOKENS = 41_408
-"""vLLM 0.19.0's own count on an RTX 4090 (2,588 blocks): ../shared/data/measurements/llmservingsim, bench meta.json."""
+"""vLLM 0.19.0's own count on an RTX 4090 (2,588 blocks): LLMServingSim's bench, meta.json of that GPU."""
 
 
 def as_measured(**options: Any) -> Surrogate:
     return Surrogate(gpu_memory_utilization=0.9, max_model_len=32768, max_num_seqs=256, max_num_batched_tokens=2048, **options)
 
 
-def test_e23_pool_forgets_activations_and_context() -> None:
+def test_pool_forgets_activations_and_context() -> None:
     """Weights alone subtracted: 50,848 tokens, 23 % over. Ours brackets the engine's own count.
 
     Below it with CUDA graphs set aside, as vLLM does since 0.21; above without, as 0.19 did. Both within a tenth: what
@@ -30,7 +30,7 @@ def test_e23_pool_forgets_activations_and_context() -> None:
     assert 0.9 * ENGINE_TOKENS < ours < ENGINE_TOKENS < without_graphs < 1.1 * ENGINE_TOKENS
 
 
-def test_e23_stated_blocks_are_taken_as_they_are() -> None:
+def test_stated_blocks_are_taken_as_they_are() -> None:
     memory = as_measured().model_copy(update={"num_gpu_blocks": 2588}).memory(model("llama-3.1-8b"), gpu("rtx-4090"))
     assert memory.num_tokens == ENGINE_TOKENS
     assert "2,588 blocks of 16 (given), 41,408 tokens" in str(memory)
@@ -100,7 +100,7 @@ def test_cache_below_one_longest_sequence_is_refused_with_the_length_that_fits()
         Surrogate(max_model_len=fits + 1).memory(of, on)
 
 
-def test_e02_a_stated_pool_may_be_smaller_than_the_longest_sequence() -> None:
+def test_a_stated_pool_may_be_smaller_than_the_longest_sequence() -> None:
     """1,008 usable tokens under max_model_len 1,024: whoever states blocks means them; requests over it are rejected."""
     surrogate = Surrogate(num_gpu_blocks=64, max_model_len=1024)
     assert surrogate.engine(model("llama-3.1-8b"), gpu("h100-sxm"))[0].num_usable_blocks * 16 == 1008

@@ -60,7 +60,7 @@ ELSEWHERE = {"data_parallel_size", "prefill_schedule_interval", "calibration", "
 
 
 @pytest.mark.parametrize("option", sorted(set(Surrogate.model_fields) - ELSEWHERE))
-def test_e31_accepted_option_without_effect(option: str) -> None:
+def test_accepted_option_without_effect(option: str) -> None:
     """That it is in the record; what each one does to a run is in test_scheduler_options.py."""
     base: dict[str, Any] = {"tensor_parallel_size": 4} if option.startswith("link") else {}
     base |= {"num_speculative_tokens": 2} if option == "speculative_method" else {}
@@ -79,7 +79,7 @@ def test_e31_accepted_option_without_effect(option: str) -> None:
         ("l40s", 2048, 256),
     ],
 )
-def test_p09_limits_default_to_the_engines(name: str, tokens: int, seqs: int) -> None:
+def test_limits_default_to_the_engines(name: str, tokens: int, seqs: int) -> None:
     engine = Surrogate().engine(SMALL, gpu(name))[0]
     assert (engine.max_num_batched_tokens, engine.max_num_seqs, engine.max_model_len) == (tokens, seqs, 131072)
     assert (engine.enable_chunked_prefill, engine.scheduler_reserve_full_isl, engine.async_scheduling) == (1, 1, 1)

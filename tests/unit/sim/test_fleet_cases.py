@@ -1,4 +1,4 @@
-"""Cases from `shared/cases/cases.md` that need a fleet: how tools like ours failed their users, and what is right."""
+"""How tools like ours failed their users where a whole fleet is needed to see it, and what is right."""
 
 import itertools
 import time
@@ -26,7 +26,7 @@ def held_at_once(machines: list[Machine]) -> int:
 # Autoscaling
 
 
-def test_s05_a_replica_of_two_gpus_is_one_replica_and_two_gpus_on_the_bill() -> None:
+def test_a_replica_of_two_gpus_is_one_replica_and_two_gpus_on_the_bill() -> None:
     """One replica for 60 s: counted once, and 2 GPUs x 60 s = 1/30 GPU-hour, at $1 an hour."""
     ran = run(arrivals([(0.0, 10, 1)]), replicas=1, num_gpus=2, ends_at_s=60.0)
     [row] = ran.intervals
@@ -49,7 +49,7 @@ def removed_at_10_s(drain_timeout_s: float, *, requeue: bool, decisions: list[in
     )
 
 
-def test_s11_a_draining_replica_finishes_what_it_runs() -> None:
+def test_a_draining_replica_finishes_what_it_runs() -> None:
     """Removal at 10 s, a generation of 30 s, time enough: it finishes at 30 s, and the machine is held until then."""
     ran = removed_at_10_s(600.0, requeue=True, decisions=[1, 0])
     assert ran.requests.finished_at_s[0] == 30.0
@@ -57,7 +57,7 @@ def test_s11_a_draining_replica_finishes_what_it_runs() -> None:
     assert (machine.draining_at_s, machine.released_at_s, machine.reason) == (10.0, 30.0, "scaled down")
 
 
-def test_s11_what_the_grace_does_not_cover_is_counted_as_failed() -> None:
+def test_what_the_grace_does_not_cover_is_counted_as_failed() -> None:
     """Grace 5 s: at 15 s the 15th token is still on the device, so 14 came out. The request is failed with a reason."""
     ran = removed_at_10_s(5.0, requeue=False, decisions=[1, 0])
     request, machine = ran.requests[0], ran.simulation.machines[0]
@@ -98,7 +98,7 @@ def test_the_requests_of_a_replica_that_fails_can_go_on_elsewhere() -> None:
     assert [machine.reason for machine in ran.simulation.machines] == ["failed", "end of run"]
 
 
-def test_s11_what_the_grace_does_not_cover_can_go_on_elsewhere() -> None:
+def test_what_the_grace_does_not_cover_can_go_on_elsewhere() -> None:
     """As before, but back to the router: it waits for the replica of 20 s, which recomputes 10 + 14 tokens in one step.
 
     Token 15 comes at 21 s, 7 s after the 14th, and the other 15 a second apart.
@@ -110,7 +110,7 @@ def test_s11_what_the_grace_does_not_cover_can_go_on_elsewhere() -> None:
     assert ran.plane.fleet.itl_sums[0, 2] == 7.0
 
 
-def test_s14_replicas_that_never_start_are_cancelled_first_and_do_not_block_scaling_down() -> None:
+def test_replicas_that_never_start_are_cancelled_first_and_do_not_block_scaling_down() -> None:
     """Machines asked for at 10 s never come. At 20 s one replica is enough: the two are cancelled, the ready one stays."""
     ran = run(
         arrivals([(0.0, 10, 1)]),
@@ -125,7 +125,7 @@ def test_s14_replicas_that_never_start_are_cancelled_first_and_do_not_block_scal
     assert [(m.requested_at_s, m.released_at_s, m.reason) for m in stuck] == [(10.0, 20.0, "cancelled")] * 2
 
 
-def test_s15_the_cap_holds_at_every_instant_also_while_machines_drain() -> None:
+def test_the_cap_holds_at_every_instant_also_while_machines_drain() -> None:
     """Of 32 machines 24 drain from 10 s to 100 s, when their requests end; from 20 s on the autoscaler wants 50.
 
     Draining machines hold their GPUs: nothing can be added before 100 s, 24 can at the tick after, and never more.
@@ -149,7 +149,7 @@ def test_s15_the_cap_holds_at_every_instant_also_while_machines_drain() -> None:
     assert min(later) >= 100.0
 
 
-def test_s29_every_gpu_second_on_the_bill_belongs_to_a_machine_with_its_stages() -> None:
+def test_every_gpu_second_on_the_bill_belongs_to_a_machine_with_its_stages() -> None:
     """A spike: one replica, then five. Four machines pass their stages, 2 + 3 + 4 s; two of them are let go at 20 s."""
     stages = [("provisioned_at_s", 2.0), ("weights_loaded_at_s", 3.0), ("ready_at_s", 4.0)]
     ran = run(
@@ -172,7 +172,7 @@ def test_s29_every_gpu_second_on_the_bill_belongs_to_a_machine_with_its_stages()
 
 
 @pytest.mark.parametrize(("warm_start", "ready_at_s"), [(True, 0.0), (False, 240.0)])
-def test_s31_whether_the_first_replicas_pay_a_cold_start_is_a_choice(warm_start: bool, ready_at_s: float) -> None:
+def test_whether_the_first_replicas_pay_a_cold_start_is_a_choice(warm_start: bool, ready_at_s: float) -> None:
     """Four replicas at the start, loading takes 240 s; billed from 0 either way."""
     ran = run(
         arrivals([(0.0, 10, 1)]),
@@ -215,7 +215,7 @@ def test_a_pool_at_zero_lets_requests_wait_and_serves_them_when_a_replica_comes(
 # Routing
 
 
-def test_r17_a_queued_request_stays_with_its_replica_and_the_next_one_takes_the_new_one() -> None:
+def test_a_queued_request_stays_with_its_replica_and_the_next_one_takes_the_new_one() -> None:
     """Early binding, as with vLLM's own balancer: one sequence of 100 s at a time, a second replica at 30 s.
 
     The second request waits for the first, 100 s, although the new replica idles; the third, at 31 s, gets it at once.
@@ -233,7 +233,7 @@ def test_r17_a_queued_request_stays_with_its_replica_and_the_next_one_takes_the_
     assert ran.requests.scheduled_at_s.tolist() == [0.0, 100.0, 31.0]
 
 
-def test_r17_a_request_that_found_no_replica_binds_late() -> None:
+def test_a_request_that_found_no_replica_binds_late() -> None:
     """No replica is ready before 60 s: nothing is bound until then, and two replicas then share the four."""
     ran = run(arrivals([(0.0, 10, 5)] * 4), replicas=2, warm_start=False)
     assert ran.requests.routed_at_s.tolist() == [60.0] * 4
@@ -243,7 +243,7 @@ def test_r17_a_request_that_found_no_replica_binds_late() -> None:
 # The engine under pressure
 
 
-def test_e04_preemption_does_not_cascade() -> None:
+def test_preemption_does_not_cascade() -> None:
     """125 blocks, 24 a request, twice the load that can be sustained: five run at a time, 256 steps each.
 
     Prompts fit in one step, so every step and every admission yields a token. So there are at most as many steps, and at
@@ -272,14 +272,14 @@ def four_long_prompts_and_a_fifth(scheduler_reserve_full_isl: int) -> Ran:
     return run(arrivals([(0.0, 100_000, 300)] * 4 + [(42.0, 100_000, 10)]), pool)
 
 
-def test_e07_reserving_the_whole_prompt_keeps_the_fifth_out_until_there_is_room() -> None:
+def test_reserving_the_whole_prompt_keeps_the_fifth_out_until_there_is_room() -> None:
     """The default: nobody is preempted, and the fifth starts when the first of the four is done."""
     ran = four_long_prompts_and_a_fifth(scheduler_reserve_full_isl=1)
     assert ran.requests.num_preemptions.sum() == 0
     assert ran.requests.scheduled_at_s[4] == ran.requests.finished_at_s[:4].min()
 
 
-def test_e07_admitting_on_the_first_chunk_thrashes() -> None:
+def test_admitting_on_the_first_chunk_thrashes() -> None:
     """What is free, 2,777 blocks = 44 k tokens, takes five chunks of 8 k; the sixth preempts the fifth request itself.
 
     Such a round is five steps of 0.83 s and one of 0.01 s, six tokens for each of the four; the first of them still asks for
@@ -293,7 +293,7 @@ def test_e07_admitting_on_the_first_chunk_thrashes() -> None:
     assert ttft_s(thrashing.requests)[4] > ttft_s(kept_out.requests)[4]
 
 
-def test_e29_the_time_that_python_takes_is_not_simulated_time() -> None:
+def test_the_time_that_python_takes_is_not_simulated_time() -> None:
     """The same requests, with a router that takes a millisecond of ours and with one that takes none."""
 
     def slow(view: Any) -> int:
@@ -308,7 +308,7 @@ def test_e29_the_time_that_python_takes_is_not_simulated_time() -> None:
 # Metrics
 
 
-def test_m12_end_to_end_includes_what_a_decode_waits_after_its_preemption() -> None:
+def test_end_to_end_includes_what_a_decode_waits_after_its_preemption() -> None:
     """1,024 requests of 4,096 + 2,048 tokens at once, in a cache for about 500 prompts; every step lasts 20 ms.
 
     A request that is never preempted gets its tokens 20 ms apart, exactly. One preempted k times while it decoded misses at
@@ -329,7 +329,7 @@ def test_m12_end_to_end_includes_what_a_decode_waits_after_its_preemption() -> N
     assert ran.plane.fleet.itl_sums[0, 0] == pytest.approx(after_first_s.sum())
 
 
-def test_m12_a_preempted_prefill_lengthens_the_time_to_first_token() -> None:
+def test_a_preempted_prefill_lengthens_the_time_to_first_token() -> None:
     """The fifth of the thrashing prompts never had a token to keep: its wait is all TTFT, its nine gaps are plain ones."""
     ran = four_long_prompts_and_a_fifth(scheduler_reserve_full_isl=0)
     fifth = ran.requests[4]
@@ -338,7 +338,7 @@ def test_m12_a_preempted_prefill_lengthens_the_time_to_first_token() -> None:
     assert ran.plane.fleet.itl_counts.sum() == 4 * 299 + 9
 
 
-def test_m18_the_wait_for_a_slot_is_part_of_the_latency_and_is_reported() -> None:
+def test_the_wait_for_a_slot_is_part_of_the_latency_and_is_reported() -> None:
     """8 requests at 10/s, one at a time, 0.5 s each: the last arrives at 0.7 s and is done at 4.0 s.
 
     Worst TTFT 3.3 s from arrival, 0.5 s from the start of its service; the queue time says the difference.

@@ -241,13 +241,13 @@ def thief(view: Any) -> int:
 
 
 @pytest.mark.skipif(bool(nb.config.DISABLE_JIT), reason="what a router in plain Python sees it cannot write to")
-def test_4_a_router_that_takes_a_block_is_caught_while_it_runs() -> None:
+def test_invariant_4_a_router_that_takes_a_block_is_caught_while_it_runs() -> None:
     """A compiled router can write to the loads that it is shown; the next recount, a tick of the timeline later, sees it."""
     with pytest.raises(InvariantError, match="invariant 4"):
         run(arrivals([(0.0, 10, 50)]), router=thief, timeline_interval_s=0.1)
 
 
-def test_6_an_engine_that_idles_beside_its_queue_is_caught() -> None:
+def test_invariant_6_an_engine_that_idles_beside_its_queue_is_caught() -> None:
     """Without chunks a prompt over the budget is never admitted. A config cannot say this; if it could, this would show it."""
     stuck = engine(enable_chunked_prefill=0, max_num_batched_tokens=8)
     with pytest.raises(InvariantError, match="invariant 6"):
@@ -264,7 +264,7 @@ def miscounted(plane: DataPlane) -> Any:
     return counts
 
 
-def test_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_invariant_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A simulation, a plan's trial, and a served result that is simulated again: by a fit, or to say how far off it is."""
     write_gpu(of_a_gpu(), tmp_path / "gpu.yaml")
     (served,) = read(tmp_path, row(2.0, out_len={"requested": 3}))
@@ -282,19 +282,19 @@ def test_4_every_kind_that_runs_a_fleet_checks_its_books(monkeypatch: pytest.Mon
             door()
 
 
-def test_10_an_undeclared_oracle_is_caught() -> None:
+def test_invariant_10_an_undeclared_oracle_is_caught() -> None:
     with pytest.raises(InvariantError, match="invariant 10: policies that saw the future"):
         checked(a_run(), num_undeclared_oracles=1)
 
 
-def test_10_a_router_that_could_see_output_lengths_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariant_10_a_router_that_could_see_output_lengths_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     seeing = np.dtype([("id", "i8"), ("num_output_tokens", "i8")])
     monkeypatch.setattr(sim.invariants, "REQUEST_VIEW", seeing)
     with pytest.raises(InvariantError, match="invariant 10: output lengths"):
         checked(a_run())
 
 
-def test_12_requests_left_hanging_are_caught_unless_the_run_was_cut() -> None:
+def test_invariant_12_requests_left_hanging_are_caught_unless_the_run_was_cut() -> None:
     """No replica ever comes: the request is in flight at the end, which only a run cut at its drain limit may have."""
     ran = run(arrivals([(0.0, 10, 1)]), replicas=0, max_replicas=1, autoscaler=Constant(0), max_drain_s=5.0)
     assert ran.simulation.is_cut_short

@@ -20,12 +20,12 @@ def one(**given):
     return row
 
 
-def test_m05_four_tokens_have_three_gaps_and_e2e_ends_with_the_last():
+def test_four_tokens_have_three_gaps_and_e2e_ends_with_the_last():
     np.testing.assert_allclose(metrics.e2e_s(one()), 0.08)
     np.testing.assert_allclose(metrics.tpot_s(one()), 0.01)
 
 
-def test_m16_m17_ttft_counts_from_arrival_and_includes_the_queue():
+def test_ttft_counts_from_arrival_and_includes_the_queue():
     np.testing.assert_allclose(metrics.ttft_s(one()), 0.05)
     np.testing.assert_allclose(metrics.queue_s(one()), 0.02)
 
@@ -40,7 +40,7 @@ def test_a_request_that_did_not_finish_has_neither_e2e_nor_tpot(status):
     assert np.isnan(metrics.tpot_s(one(status=status)))
 
 
-def test_m10_a_request_without_first_token_has_no_ttft_rather_than_zero():
+def test_a_request_without_first_token_has_no_ttft_rather_than_zero():
     assert np.isnan(metrics.ttft_s(synthetic.requests(1)))
 
 
@@ -69,7 +69,7 @@ def test_itl_percentiles_are_within_half_a_bin_of_the_exact_ones(gaps_s):
     np.testing.assert_allclose(found, np.percentile(gaps_s, [0, 50, 90, 99, 100]), rtol=1 / 2048)
 
 
-def test_m20_no_itl_percentile_exceeds_the_largest_gap():
+def test_no_itl_percentile_exceeds_the_largest_gap():
     totals = synthetic.totals(1.0, [5.001] * 100)
     found = metrics.itl_percentiles(totals["itl_counts"][0], [50, 99.9], 5.001)
     assert (found <= 5.001).all()

@@ -50,12 +50,12 @@ def test_percentiles_equal_numpys_to_the_bit_however_the_values_are_chunked(monk
             np.testing.assert_allclose([mean, std], [members.mean(), members.std()], rtol=1e-9, atol=1e-12 * mean)
 
 
-def test_m09_mean_and_percentiles_are_of_the_same_values_when_one_is_absent():
+def test_mean_and_percentiles_are_of_the_same_values_when_one_is_absent():
     (answer,), ((n, mean, _),) = percentiles(np.array([np.nan, 20, 20]), np.zeros(3, int), np.ones((1, 1), bool))
     assert (n, mean, answer[1]) == (2, 20.0, 20.0)
 
 
-def test_m20_constant_values_give_exactly_that_percentile():
+def test_constant_values_give_exactly_that_percentile():
     (answer,), _ = percentiles(np.full(100, 5.001), np.zeros(100, int), np.ones((1, 1), bool))
     assert answer.tolist() == [5.001] * len(PERCENTS)
 

@@ -21,20 +21,20 @@ from sim.queueing import (
 )
 
 
-def test_t27_mm1_wait_at_8_and_at_9_5_of_10_requests_a_second() -> None:
+def test_mm1_wait_at_8_and_at_9_5_of_10_requests_a_second() -> None:
     assert [mm1(rate_per_s, 0.1).wait_s for rate_per_s in (8.0, 9.5)] == pytest.approx([0.4, 1.9], abs=0.001)
 
 
-def test_t28_eight_queues_against_one() -> None:
+def test_eight_queues_against_one() -> None:
     assert mm1(0.8, 1.0).wait_s == pytest.approx(4.0, abs=0.005)
     assert mmc(6.4, 1.0, 8).wait_s == pytest.approx(0.286, abs=0.005)
 
 
-def test_t29_deterministic_service_halves_the_wait() -> None:
+def test_deterministic_service_halves_the_wait() -> None:
     assert mg1(0.8, 1.0, 0.0).wait_s / mg1(0.8, 1.0, 1.0).wait_s == pytest.approx(0.5, abs=0.001)
 
 
-def test_t30_time_in_system_at_80_ms_service() -> None:
+def test_time_in_system_at_80_ms_service() -> None:
     sojourns_s = [mm1(load / 0.08, 0.08).sojourn_s for load in (0.70, 0.90, 0.95)]
     assert sojourns_s == pytest.approx([0.2667, 0.8, 1.6], abs=0.0001)
 
@@ -86,7 +86,7 @@ def test_processor_sharing_takes_as_long_as_mm1_whatever_the_law_of_service() ->
     assert mg1_ps(0.8, 1.0).wait_s > mg1(0.8, 1.0, service_scv=0.0).wait_s
 
 
-def test_t28_pooling_eight_lines() -> None:
+def test_pooling_eight_lines() -> None:
     split, pooled = split_and_pooled(6.4, 1.0, 8)
     assert (split.wait_s, pooled.wait_s) == pytest.approx((4.0, 0.286), abs=0.005)
     assert split.utilization == pytest.approx(pooled.utilization)

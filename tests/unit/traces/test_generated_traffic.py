@@ -27,61 +27,61 @@ def arrivals(source: Traffic, seed: int = 1) -> Any:
 
 @pytest.mark.parametrize("kind", ["poisson", "constant"])
 @pytest.mark.parametrize("rate_per_s", [0.0, -1.0, float("inf"), float("nan")])
-def test_w01_rate_0_is_refused_and_does_not_loop(kind: str, rate_per_s: float) -> None:
+def test_rate_0_is_refused_and_does_not_loop(kind: str, rate_per_s: float) -> None:
     with pytest.raises(ValidationError, match="rate_per_s"):
         traffic(kind, rate_per_s=rate_per_s, duration_s=10.0)
 
 
-def test_w01_trough_of_0_is_a_night_without_arrivals() -> None:
+def test_trough_of_0_is_a_night_without_arrivals() -> None:
     day = traffic("diurnal", peak_per_s=1.0, trough_per_s=0.0, shape="square", peak_hour=14)
     hours = arrivals(day)["arrived_at_s"] / 3600
     assert ((hours >= 8) & (hours < 20)).all()
     assert len(hours) == pytest.approx(12 * 3600, abs=4 * (12 * 3600) ** 0.5)
 
 
-def test_w02_no_burst_at_all_gives_even_gaps() -> None:
+def test_no_burst_at_all_gives_even_gaps() -> None:
     at_s = arrivals(traffic("gamma", rate_per_s=10.0, cv=0.0, duration_s=100.0))["arrived_at_s"]
     np.testing.assert_allclose(at_s, 0.1 * np.arange(1000), atol=1e-9)
 
 
 @pytest.mark.parametrize("cv", [float("inf"), float("nan"), -1.0])
-def test_w02_endless_burst_is_refused(cv: float) -> None:
+def test_endless_burst_is_refused(cv: float) -> None:
     with pytest.raises(ValidationError, match="cv"):
         traffic("gamma", rate_per_s=10.0, cv=cv, duration_s=100.0)
 
 
-def test_w03_ten_thousand_requests_hold_their_rate() -> None:
+def test_ten_thousand_requests_hold_their_rate() -> None:
     at_s = arrivals(traffic("poisson", rate_per_s=200.0, duration_s=1000.0, limit=10_000))["arrived_at_s"]
     assert len(at_s) == 10_000
     assert 10_000 / at_s[-1] == pytest.approx(200.0, rel=3 / 100)
 
 
-def test_w03_evenly_spaced_requests_do_not_drift() -> None:
+def test_evenly_spaced_requests_do_not_drift() -> None:
     at_s = arrivals(traffic("constant", rate_per_s=200.0, duration_s=50_000.0))["arrived_at_s"]
     assert len(at_s) == 10_000_000
     np.testing.assert_allclose(at_s[-1000:], np.arange(10_000_000 - 1000, 10_000_000) / 200, rtol=1e-14)
 
 
-def test_w05_slow_traffic_is_not_lost_between_windows() -> None:
+def test_slow_traffic_is_not_lost_between_windows() -> None:
     # 1440 windows of 60 s, one factor each, at 0.01 requests/s: 864 requests, in windows that mostly hold none.
     day = traffic("diurnal", peak_per_s=0.01, trough_per_s=0.01, noise=1e-9, noise_interval_s=60.0)
     assert len(arrivals(day)) == pytest.approx(864, abs=4 * 864**0.5)
 
 
-def test_w05_short_traffic_is_empty_as_often_as_it_should_be() -> None:
+def test_short_traffic_is_empty_as_often_as_it_should_be() -> None:
     short = traffic("poisson", rate_per_s=0.5, duration_s=1.0)
     num_empty = sum(not list(short.stream(seed).chunks()) for seed in range(400))
     p = float(np.exp(-0.5))
     assert num_empty == pytest.approx(400 * p, abs=4 * (400 * p * (1 - p)) ** 0.5)
 
 
-def test_w09_rates_below_one_are_rates() -> None:
+def test_rates_below_one_are_rates() -> None:
     found = [len(arrivals(traffic("poisson", rate_per_s=0.425 * i / 10, duration_s=1e5))) for i in range(1, 11)]
     expected = 0.425e5 * np.arange(1, 11) / 10
     assert (np.abs(found - expected) <= 4 * expected**0.5).all()
 
 
-def test_w12_same_seed_same_requests_and_another_seed_others() -> None:
+def test_same_seed_same_requests_and_another_seed_others() -> None:
     day = traffic("diurnal", peak_per_s=1.0, trough_per_s=0.1, noise=0.3, duration_s=7200.0)
     assert arrivals(day, 7).tobytes() == arrivals(day, 7).tobytes()
     assert arrivals(day, 7).tobytes() != arrivals(day, 8).tobytes()

@@ -103,7 +103,7 @@ def test_each_id_is_a_block_and_the_last_one_as_long_as_the_rest(tmp_path: Path)
     ]
 
 
-def test_w22_ids_that_agree_in_32_bits_are_different_blocks(tmp_path: Path) -> None:
+def test_ids_that_agree_in_32_bits_are_different_blocks(tmp_path: Path) -> None:
     for one, other in ((1, 4294967297), (0, 2**63), (2**64 - 1, 2**63 - 1), (2**63 + 1, 1)):
         trace = mooncake(tmp_path, (0, 500, 1, [one]), (0, 500, 1, [other]), (0, 500, 1, [one]))
         first, second, third = segments(trace)
@@ -111,7 +111,7 @@ def test_w22_ids_that_agree_in_32_bits_are_different_blocks(tmp_path: Path) -> N
         assert ideal_hit_rate(trace.stream(1)) == 499 / 1500
 
 
-def test_w23_hash_ids_that_do_not_fit_the_prompt_are_named(tmp_path: Path) -> None:
+def test_hash_ids_that_do_not_fit_the_prompt_are_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"mooncake.jsonl: row 2: hash_ids holds 2; a prompt of 20 tokens.*expects 1 id\."):
         segments(mooncake(tmp_path, (0, 20, 5, [0]), (0, 20, 5, [0, 1])))
     with pytest.raises(TraceError, match=r"row 1: hash_ids holds 1; .*512 to a block .*expects 2 ids\."):
@@ -256,7 +256,7 @@ def test_store_forgets_what_was_handed_out(tmp_path: Path, monkeypatch: pytest.M
         assert stream.segments.num_held() < 50_000 * 0.2, extra
 
 
-def test_w26_memory_is_flat_in_the_length_of_the_file(tmp_path: Path) -> None:
+def test_memory_is_flat_in_the_length_of_the_file(tmp_path: Path) -> None:
     peaks = []
     for num_rows in (2_000, 12_000):
         rows: list[Row] = [(i, 51_200, 1, list(range(100 * i, 100 * i + 100))) for i in range(num_rows)]
@@ -279,14 +279,14 @@ def conversation(num_turns: int) -> list[Row]:
     return [(1000 * i, 512 * (i + 1), 1, list(range(i + 1))) for i in range(num_turns)]
 
 
-def test_w10_copies_ask_something_new_and_leave_the_hit_rate_as_it_is(tmp_path: Path) -> None:
+def test_copies_ask_something_new_and_leave_the_hit_rate_as_it_is(tmp_path: Path) -> None:
     once = ideal_hit_rate(mooncake(tmp_path, *conversation(20)).stream(1))
     assert once == pytest.approx(1 - 20 / 210)
     for scale in (2.0, 5.0):
         assert ideal_hit_rate(mooncake(tmp_path, *conversation(20), rate_scale=scale).stream(1)) == once
 
 
-def test_w10_copies_that_ask_the_same_find_all_but_the_last_token(tmp_path: Path) -> None:
+def test_copies_that_ask_the_same_find_all_but_the_last_token(tmp_path: Path) -> None:
     trace = mooncake(tmp_path, *conversation(20), rate_scale=3.0, copies="same")
     own = segments(trace)
     assert own[0] == own[1] == own[2]

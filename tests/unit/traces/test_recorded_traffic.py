@@ -88,14 +88,14 @@ def test_burstgpt_inserts_columns_and_writes_whole_seconds_as_floats() -> None:
 # Instants
 
 
-def test_w14_azure_fractions_keep_their_milliseconds(tmp_path: Path) -> None:
+def test_azure_fractions_keep_their_milliseconds(tmp_path: Path) -> None:
     stamps = ("46.6010000", "46.6020000", "46.6090000", "46.6110000")
     rows = [f"2023-11-16 18:15:{stamp},10,5" for stamp in stamps]
     np.testing.assert_allclose(arrivals(azure(tmp_path, *rows))["arrived_at_s"], [0, 0.001, 0.008, 0.010], atol=1e-12)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
-def test_w15_azure_stamps_with_seven_digits_and_no_zone_are_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_azure_stamps_with_seven_digits_and_no_zone_are_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -106,7 +106,7 @@ def test_w15_azure_stamps_with_seven_digits_and_no_zone_are_utc(zone: str, monke
         time.tzset()
 
 
-def test_w15_local_clock_change_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_clock_change_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")  # its clocks went back at 2023-11-05 06:00 UTC
     time.tzset()
     try:
@@ -157,19 +157,19 @@ def test_whole_numbers_are_whole() -> None:
     assert list(whole_numbers(pa.array(cells))) == [374, 374, 374, MISSING, MISSING, MISSING, MISSING, -1]
 
 
-def test_w17_epoch_and_relative_clocks_in_one_file_are_refused(tmp_path: Path) -> None:
+def test_epoch_and_relative_clocks_in_one_file_are_refused(tmp_path: Path) -> None:
     for rows in (["10000000,5,5", "1787000000000000,5,5"], ["1787000000000000,5,5", "10000000,5,5"]):
         for settings in ({}, {"sort_rows": True}, {"sort_rows": True, "bad_rows": "clip"}):
             with pytest.raises(TraceError, match=r"epoch and relative times|before an earlier row"):
                 arrivals(table(tmp_path, *rows, time_unit="us", **settings))
 
 
-def test_w17_epoch_milliseconds_read_as_seconds_are_refused(tmp_path: Path) -> None:
+def test_epoch_milliseconds_read_as_seconds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"row 1: t is '1787000000000'; allowed: an instant \(is the time unit right"):
         arrivals(table(tmp_path, "1787000000000,5,5", time_unit="s"))
 
 
-def test_w17_epoch_and_relative_files_give_the_same_traffic(tmp_path: Path) -> None:
+def test_epoch_and_relative_files_give_the_same_traffic(tmp_path: Path) -> None:
     relative = arrivals(table(tmp_path, "0,5,5", "250,6,6", time_unit="ms"))
     epoch = arrivals(table(tmp_path, "1787000000000,5,5", "1787000000250,6,6", time_unit="ms"))
     np.testing.assert_array_equal(relative, epoch)
@@ -178,7 +178,7 @@ def test_w17_epoch_and_relative_files_give_the_same_traffic(tmp_path: Path) -> N
 # Scaling and cutting
 
 
-def test_w25_time_scale_multiplies_times_and_the_new_duration_is_told(tmp_path: Path) -> None:
+def test_time_scale_multiplies_times_and_the_new_duration_is_told(tmp_path: Path) -> None:
     trace = table(tmp_path, "0,5,5", "1,5,5", "2,5,5", time_scale=1000.0)
     assert list(arrivals(trace)["arrived_at_s"]) == [0.0, 1000.0, 2000.0]
     assert trace.ends_at_s == 2000.0

@@ -61,13 +61,13 @@ def test_ideal_hit_rate_is_that_of_comparing_all_tokens(requests: Requests, bloc
         assert rate == pytest.approx(by_tokens(requests, block_size), abs=1e-12)
 
 
-def test_e14_last_token_is_never_found() -> None:
+def test_last_token_is_never_found() -> None:
     same: Requests = [(64, [(1, 64)])] * 2
     assert ideal_hit_rate(stream(same), 16) == 48 / 128
     assert ideal_hit_rate(stream(same)) == 63 / 128
 
 
-def test_e12_nothing_is_found_behind_a_hole() -> None:
+def test_nothing_is_found_behind_a_hole() -> None:
     assert ideal_hit_rate(stream([(30, [(1, 10), (2, 10), (3, 10)]), (30, [(9, 10), (2, 10), (3, 10)])])) == 0
 
 

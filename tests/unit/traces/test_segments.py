@@ -59,7 +59,7 @@ def test_traffic_without_content_has_no_segments() -> None:
     assert (none.dtype, len(none)) == (SEGMENT, 0)
 
 
-def test_w22_ids_keep_64_bits() -> None:
+def test_ids_keep_64_bits() -> None:
     edges = np.array([0, 1, 4294967297, 2**62 + 1, -1, -(2**63), 2**63 - 1])
     for kind in ("hash_id", "prefix", "session"):
         assert len(set(named(kind, edges).tolist())) == len(edges)

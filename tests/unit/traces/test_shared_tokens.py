@@ -71,7 +71,7 @@ def test_columns_may_be_used_one_without_the_other(tmp_path: Path) -> None:
     assert segments(table(tmp_path, row, columns=COLUMNS)) == [[]]
 
 
-def test_e32_later_turns_find_all_of_the_earlier_ones(tmp_path: Path) -> None:
+def test_later_turns_find_all_of_the_earlier_ones(tmp_path: Path) -> None:
     # 200 tokens and an answer of 20; 50 more and an answer of 30; 60 more. Another conversation finds nothing.
     turns = table(tmp_path, "0,200,20,,,1", "1,270,30,,,1", "2,360,10,,,1", "3,200,20,,,2")
     assert ideal_hit_rate(turns.stream(1)) == (0 + 220 + 300 + 0) / (200 + 270 + 360 + 200)
@@ -86,7 +86,7 @@ def test_prefix_is_shared_across_conversations(tmp_path: Path) -> None:
     ("one", "other"),
     [("1", "4294967297"), ("9223372036854775807", "-9223372036854775807"), ("7", "007"), ("a", "b"), ("1", "1.0"), ("x", "x ")],
 )
-def test_w22_different_ids_stay_different_and_equal_ones_equal(tmp_path: Path, one: str, other: str) -> None:
+def test_different_ids_stay_different_and_equal_ones_equal(tmp_path: Path, one: str, other: str) -> None:
     rows = [f"{i},10,5,{cell},4,{cell}" for i, cell in enumerate([one, other, one])]
     first, second, third = segments(table(tmp_path, *rows))
     assert first == third
@@ -148,7 +148,7 @@ def test_length_of_no_prefix_does_not_matter(tmp_path: Path) -> None:
     assert segments(table(tmp_path, "0,100,10,,999,")) == [[]]
 
 
-def test_w10_copies_are_other_conversations_with_the_same_system_prompt(tmp_path: Path) -> None:
+def test_copies_are_other_conversations_with_the_same_system_prompt(tmp_path: Path) -> None:
     prefix = (content("prefix", 7), 30)
     new = segments(table(tmp_path, "0,100,10,7,30,9", "9,150,10,7,30,9", rate_scale=2.0))
     assert [own[0] for own in new] == [prefix] * 4
@@ -246,7 +246,7 @@ def test_hit_rate_of_one_common_prefix_is_its_share_of_the_prompts() -> None:
     assert ideal_hit_rate(traffic.stream(1)) == pytest.approx(0.4 * (1 - 1 / num_requests))
 
 
-def test_w26_segments_of_a_long_day_do_not_pile_up() -> None:
+def test_segments_of_a_long_day_do_not_pile_up() -> None:
     stream = generated(duration_s=20_000.0).stream(1, chunk_rows=1000)
     for rows in stream.chunks():
         assert len(stream.segments_of(rows)) == rows["num_segments"].sum()

@@ -47,7 +47,9 @@ def test_day_touches_peak_and_trough_and_has_the_mean_half_way(shape: str) -> No
     rate = daily(shape)
     at_s = HOUR_S * np.array([14.0, 2.0])
     np.testing.assert_allclose(rate.per_s(at_s), [200.0, 40.0])
-    assert rate.expected(np.array([DAY_S]))[0] / DAY_S == pytest.approx(120.0)  # T22: load 200 by day, a fifth by night
+    assert rate.expected(np.array([DAY_S]))[0] / DAY_S == pytest.approx(
+        120.0
+    )  # docs/textbook.md, T22: load 200 by day, a fifth by night
 
 
 def test_pulse_holds_half_its_box() -> None:

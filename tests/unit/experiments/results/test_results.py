@@ -50,7 +50,7 @@ def test_a_finished_request_reads_back_with_every_column(tmp_path):
     }  # fmt: skip
 
 
-def test_m10_what_a_refused_request_lacks_is_null_and_in_no_statistic(tmp_path):
+def test_what_a_refused_request_lacks_is_null_and_in_no_statistic(tmp_path):
     rows = synthetic.finished(np.arange(40.0), ttft_s=0.5, tpot_s=0.01)
     lost = slice(0, 10)
     for name in ("scheduled_at_s", "first_token_at_s", "finished_at_s"):
@@ -65,13 +65,13 @@ def test_m10_what_a_refused_request_lacks_is_null_and_in_no_statistic(tmp_path):
     assert summary["all"]["requests"]["reasons"] == {"over_kv_cache": 10}
 
 
-def test_m09_mean_and_percentiles_share_one_population(tmp_path):
+def test_mean_and_percentiles_share_one_population(tmp_path):
     rows = synthetic.finished([0.0, 1.0, 2.0], ttft_s=1.0, tpot_s=20.0, num_output_tokens=[1, 2, 2])
     tpot = run(tmp_path, rows)["all"]["tpot_s"]
     assert (tpot["n"], tpot["mean"], tpot["p50"], tpot["missing"]) == (2, 20.0, 20.0, 0)
 
 
-def test_m13_timed_out_requests_are_counted_warned_of_and_do_not_shorten_the_run(tmp_path):
+def test_timed_out_requests_are_counted_warned_of_and_do_not_shorten_the_run(tmp_path):
     """One server, 100 s and 1,000 tokens each, 5 arrivals at 0, a timeout of 250 s: 2 finish; 2,000 tokens / 250 s."""
     rows = synthetic.finished(np.zeros(5), [50.0, 150, 0, 0, 0], 50 / 999, num_output_tokens=1000)
     rows["status"][2:], rows["num_generated_tokens"][2:], rows["finished_at_s"][2:] = TIMED_OUT, 0, 250.0
@@ -82,7 +82,7 @@ def test_m13_timed_out_requests_are_counted_warned_of_and_do_not_shorten_the_run
     assert "3 of 5 requests did not finish (3 timed out)" in summary["warnings"][0]
 
 
-def test_m19_ttft_has_as_many_values_as_requests_with_a_token(tmp_path):
+def test_ttft_has_as_many_values_as_requests_with_a_token(tmp_path):
     rng = np.random.default_rng(1)
     rows = synthetic.finished(np.sort(rng.uniform(0, 10, 8192)), rng.exponential(1, 8192), 0.01)
     summary = run(tmp_path, rows)
@@ -120,7 +120,7 @@ def test_results_do_not_depend_on_how_requests_are_handed_over(tmp_path, sizes):
         assert (whole / f"{name}.parquet").read_bytes() == (parts / f"{name}.parquet").read_bytes(), name
 
 
-def test_m23_the_measured_window_is_the_same_above_and_below_every_fraction_line(tmp_path):
+def test_the_measured_window_is_the_same_above_and_below_every_fraction_line(tmp_path):
     """60 s of warm-up, 180 s measured at 10 requests/s, then 60 s more: 10 requests/s, and 180 s of the machine."""
     rows = synthetic.finished(np.arange(3000) / 10, 0.0, 0.0, num_output_tokens=1)
     rows["num_prompt_tokens"] = 100
@@ -133,7 +133,7 @@ def test_m23_the_measured_window_is_the_same_above_and_below_every_fraction_line
     assert summary["window"] == {"start_s": 60.0, "end_s": 240.0, "duration_s": 180.0}
 
 
-def test_m24_a_run_without_completions_leaves_strict_json_and_nulls(tmp_path):
+def test_a_run_without_completions_leaves_strict_json_and_nulls(tmp_path):
     summary = run(tmp_path, synthetic.requests(0), machines=[])
     assert strict(tmp_path / "summary.json") == summary
     statistics = ("mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max")
@@ -145,7 +145,7 @@ def test_m24_a_run_without_completions_leaves_strict_json_and_nulls(tmp_path):
     assert pq.read_table(tmp_path / "requests.parquet").num_rows == 0
 
 
-def test_m25_a_target_counts_requests_never_served_as_infinitely_late(tmp_path):
+def test_a_target_counts_requests_never_served_as_infinitely_late(tmp_path):
     """98 of 100 requests at 0.1 s: the p99 of those served is fine, the 99th request of 100 never got a token."""
     rows = synthetic.finished(np.arange(100.0), 0.1, 0.01)
     rows["status"][:2], rows["first_token_at_s"][:2] = FAILED, np.nan
@@ -166,7 +166,7 @@ def test_requests_in_flight_at_the_end_are_counted_and_warned_of(tmp_path):
     assert (summary["all"]["ttft_s"]["n"], summary["all"]["e2e_s"]["n"]) == (2, 1)
 
 
-def test_p01_dollars_per_million_tokens_are_all_dollars_over_those_tokens(tmp_path):
+def test_dollars_per_million_tokens_are_all_dollars_over_those_tokens(tmp_path):
     """$10 an hour and 1,000 tokens/s for an hour: 10 / 3.6 = $2.78 per 1M."""
     rows = synthetic.finished(np.arange(3600.0), 0.0, 0.0, num_output_tokens=750)
     rows["num_prompt_tokens"] = 250
@@ -177,7 +177,7 @@ def test_p01_dollars_per_million_tokens_are_all_dollars_over_those_tokens(tmp_pa
     assert cost["dollars_per_1m_input_tokens"] == pytest.approx(10 / 0.9)
 
 
-def test_p03_a_machine_costs_lifetime_times_gpus_times_price_starting_and_draining_included(tmp_path):
+def test_a_machine_costs_lifetime_times_gpus_times_price_starting_and_draining_included(tmp_path):
     """4 GPUs for 0..1800 s at $2.50, starting until 600 and draining from 1200; 8 GPUs for 900..3600 s at $1."""
     first = synthetic.machine(ready_at_s=600.0, draining_at_s=1200.0, released_at_s=1800.0)
     second = synthetic.machine(id=1, num_gpus=8, price_per_gpu_hour=1.0, requested_at_s=900.0)
@@ -187,7 +187,7 @@ def test_p03_a_machine_costs_lifetime_times_gpus_times_price_starting_and_draini
 
 
 @pytest.mark.parametrize("machines", [[], [synthetic.machine(price_per_gpu_hour=None)]])
-def test_p04_without_replicas_or_prices_there_is_no_cost_rather_than_zero_or_infinity(tmp_path, machines):
+def test_without_replicas_or_prices_there_is_no_cost_rather_than_zero_or_infinity(tmp_path, machines):
     cost = run(tmp_path, synthetic.finished([1.0], 0.1, 0.01), machines=machines)["all"]["cost"]
     assert (cost["dollars"], cost["dollars_per_1m_output_tokens"]) == (None, None)
 

@@ -127,7 +127,7 @@ def test_says_where_what_was_given_and_what_is_allowed(data: dict[str, Any], exp
     assert expected in line
 
 
-def test_p10_unknown_key_is_refused_with_the_nearest() -> None:
+def test_unknown_key_is_refused_with_the_nearest() -> None:
     (line,) = lines({"shape": WAVE, "machine": []})
     assert line == "machine: unknown key; did you mean 'machines'? known: shape, length, machines"
 
@@ -145,7 +145,7 @@ def test_p10_unknown_key_is_refused_with_the_nearest() -> None:
         ("zzz", "unknown key; known: kind, peak_per_s"),
     ],
 )
-def test_s25_wrong_unit_or_name_of_a_key_leads_to_the_right_one(key: str, hint: str) -> None:
+def test_wrong_unit_or_name_of_a_key_leads_to_the_right_one(key: str, hint: str) -> None:
     (line,) = lines({"shape": {**WAVE, key: 1}, "machines": [{"name": "main"}]})
     assert line.startswith(f"shape.{key}: unknown key")
     assert hint in line
@@ -162,7 +162,7 @@ def test_s25_wrong_unit_or_name_of_a_key_leads_to_the_right_one(key: str, hint: 
         ("peak_per_s", "80 req/s", "the unit is in the key's name, write the number alone"),
     ],
 )
-def test_s25_number_in_another_unit_is_refused_and_converted(key: str, value: Any, hint: str) -> None:
+def test_number_in_another_unit_is_refused_and_converted(key: str, value: Any, hint: str) -> None:
     (line,) = lines({"shape": {**WAVE, key: value}})
     assert hint in line
 
@@ -258,8 +258,8 @@ def test_the_real_tables_answer_typos(tmp_path: Path, change: str, expected: str
     assert expected in line
 
 
-def test_p09_engine_options_default_to_the_engines_own(tmp_path: Path) -> None:
-    # vLLM 0.32, API server on an 80 GB GPU: ../shared/reference/vllm-v1-scheduler.md item 20 and items 12, 13, 18
+def test_engine_options_default_to_the_engines_own(tmp_path: Path) -> None:
+    # vLLM 0.32's, of its API server on an 80 GB GPU
     path = tmp_path / "day.yaml"
     path.write_text(CONFIG)
     pool = load(path)[0].experiment.pools[0]

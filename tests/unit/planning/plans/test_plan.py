@@ -67,11 +67,14 @@ def test_the_opening_question_takes_112_h100s(opening: Outcome) -> None:
     fleet = opening.fleet
     assert (fleet.layout.name, fleet.num_gpus, fleet.hardware.gpu.name) == ("TP4", 112, "h100-sxm")
     assert [(pool.role, pool.num_instances) for pool in fleet.pools] == [("prefill", 19), ("decode", 9)]
-    assert fleet.cost(200).per_million == pytest.approx(0.1296, abs=0.0005)  # T21
+    assert fleet.cost(200).per_million == pytest.approx(0.1296, abs=0.0005)  # docs/textbook.md: T21
 
 
 def test_the_same_on_b200s_is_tp2(opening: Outcome) -> None:
-    """T13; and 400,000 prompt tokens/s at half of 2 x 4,500 TFLOP/s and 143.7 GFLOP each, at 80 %: 15.97, so 16."""
+    """As in docs/textbook.md (T13).
+
+    Prefill: 400,000 prompt tokens/s at half of 2 x 4,500 TFLOP/s and 143.7 GFLOP each, at 80 %: 15.97, so 16.
+    """
     b200 = opening.options[1].separate
     assert b200 is not None
     assert b200.layout.name == "TP2"
@@ -82,7 +85,7 @@ def test_the_same_on_b200s_is_tp2(opening: Outcome) -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "instances"), [(2, 4, [37, 9]), (4, 2, [19, 23]), (2, 2, [37, 23]), (None, 4, [19, 9])]
 )
-def test_e35_prefill_and_decode_have_a_parallelism_each(prefill: int | None, decode: int, instances: list[int]) -> None:
+def test_prefill_and_decode_have_a_parallelism_each(prefill: int | None, decode: int, instances: list[int]) -> None:
     """400,000 prompt tokens/s at 6,884 tokens/s/GPU, 80 % full: 36.3 of TP2, 18.2 of TP4. Decodes: 79,800 at 2,219."""
     sets = ["hardware=[{gpu: h100-sxm, price_per_gpu_hour: 2}]", f"tensor_parallel_sizes=[{decode}]", "pools=separate"]
     (one,) = load(OPENING, ["verify=false", *sets, f"prefill_tensor_parallel_size={'null' if prefill is None else prefill}"])
@@ -114,7 +117,7 @@ def test_the_day_costs_less_the_better_it_is_followed_and_the_forecast_is_never_
     assert days["reactive"].dollars_per_day <= days["forecast"].dollars_per_day < 0.65 * days["fixed"].dollars_per_day
     assert days["forecast"].tight_s_per_day == days["fixed"].tight_s_per_day == 0
     assert days["reactive"].tight_s_per_day > 0
-    # T22 says 0.48 for a fleet exactly 80 % full at its peak; whole instances leave it a little emptier
+    # docs/textbook.md, T22: 0.48 for a fleet exactly 80 % full at its peak; whole instances leave it a little emptier
     assert 0.45 < days["fixed"].utilization <= 0.48
 
 
@@ -138,7 +141,7 @@ def test_random_routing_misses_the_ttft_that_one_line_keeps(opening: Outcome) ->
     assert found.one_line_s < found.limit_s < found.random_s
     assert found.num_for_random is not None
     assert found.num_for_random > found.num_instances == found.num_for_one_line
-    assert found.transfer_s == pytest.approx(0.0131, abs=0.0001)  # T19
+    assert found.transfer_s == pytest.approx(0.0131, abs=0.0001)  # docs/textbook.md: T19
 
 
 def test_the_folder_holds_plan_tables_pictures_and_page(tmp_path: Path) -> None:

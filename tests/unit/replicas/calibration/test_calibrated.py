@@ -214,7 +214,7 @@ def the_config(path: str, folder: Path) -> Path:
     return config
 
 
-def test_e26_every_result_that_leaned_on_steps_outside_the_range_is_flagged(path: str, tmp_path: Path) -> None:
+def test_every_result_that_leaned_on_steps_outside_the_range_is_flagged(path: str, tmp_path: Path) -> None:
     result = run(the_config(path, tmp_path), out=tmp_path / "out", progress=False)
     (flag,) = [line for line in json.loads((result.folder / "summary.json").read_text())["warnings"] if "extrapolated" in line]
     said = result.manifest["pools"]["main"]["calibration"]

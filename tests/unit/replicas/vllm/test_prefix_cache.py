@@ -39,14 +39,14 @@ def cached(ran: Ran) -> list[int]:
 # What is found
 
 
-def test_e14_a_prompt_that_is_all_cached_computes_its_last_block() -> None:
+def test_a_prompt_that_is_all_cached_computes_its_last_block() -> None:
     """64 tokens, four blocks: three are found and 16 tokens computed, because the last token's logits are needed."""
     ran = one_by_one((64, [(1, 64)]), (64, [(1, 64)]), (65, [(1, 65)]))
     assert cached(ran) == [0, 48, 64]
     assert ttft_s(ran.requests).tolist() == pytest.approx([0.64, 0.16, 0.01])
 
 
-def test_e32_later_turns_compute_only_what_is_new() -> None:
+def test_later_turns_compute_only_what_is_new() -> None:
     """200 tokens and an answer of 20, 50 more and 30, 60 more: all but the answers' last tokens have KV, in whole blocks.
 
     219 tokens are 13 full blocks, 299 are 18.
@@ -137,7 +137,7 @@ def test_blocks_of_any_size_are_found_whole(block_size: int) -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [(1, 4294967297), (0, 1 << 32), (5, -5), (-1, (1 << 63) - 1), (1 << 62, (1 << 62) + 1)]
 )
-def test_w22_contents_keep_their_64_bits(one: int, other: int) -> None:
+def test_contents_keep_their_64_bits(one: int, other: int) -> None:
     assert cached(one_by_one((64, [(one, 64)]), (64, [(other, 64)]), (64, [(one, 64)]))) == [0, 0, 48]
 
 
@@ -151,7 +151,7 @@ def test_one_adapters_blocks_are_no_hit_for_another() -> None:
 # Counting
 
 
-def test_e10_a_blocked_head_that_is_tried_again_and_again_is_counted_once() -> None:
+def test_a_blocked_head_that_is_tried_again_and_again_is_counted_once() -> None:
     """Ten blocks. The first leaves four for the third to find; the second holds the other six from 2 s to 8 s.
 
     The third needs its four and three more, is tried in every step from 3 s on, and counts its 64 tokens when it starts.
@@ -175,7 +175,7 @@ def test_hits_that_nobody_holds_take_room() -> None:
     assert cached(ran) == [0, 0, 64]
 
 
-def test_e12_a_hole_ends_a_hit() -> None:
+def test_a_hole_ends_a_hit() -> None:
     """Blocks 1, 2, 3 are there. Without the third two are found; without the first none, though the second is there."""
     fleet = caches.empty_cache(10)
     for _ in range(2):
@@ -190,7 +190,7 @@ def test_e12_a_hole_ends_a_hit() -> None:
         assert caches.look_up_hits(fleet, 1) == num_hits
 
 
-def test_e28_what_was_evicted_and_computed_again_is_held_once() -> None:
+def test_what_was_evicted_and_computed_again_is_held_once() -> None:
     """Four blocks: 48 tokens fill three, others take the fourth and the last of the three. 49 tokens then find two.
 
     Recounted every 0.1 s (invariant 4). While each runs, what it holds is used, and nothing when none does.
@@ -230,7 +230,7 @@ def test_the_least_recently_used_content_goes_first_and_its_end_before_its_begin
 # Whose cache
 
 
-def test_w10_the_same_prompts_find_themselves_on_a_warm_replica_but_not_on_a_new_machine() -> None:
+def test_the_same_prompts_find_themselves_on_a_warm_replica_but_not_on_a_new_machine() -> None:
     """The first machine goes at 10 s; the second comes at 20 s, in the same slot, and begins with an empty cache."""
     ran = run(
         arrivals([(at_s, 64, 1) for at_s in (0.0, 5.0, 25.0, 28.0)]),
@@ -245,7 +245,7 @@ def test_w10_the_same_prompts_find_themselves_on_a_warm_replica_but_not_on_a_new
     assert cached(ran) == [0, 48, 0, 48]
 
 
-def test_w10_a_second_run_starts_with_an_empty_cache() -> None:
+def test_a_second_run_starts_with_an_empty_cache() -> None:
     rows, segments = arrivals([(1.0 * i, 64, 5) for i in range(5)]), [[(1, 64)]] * 5
     runs = [run(rows, engine(), segments=segments) for _ in range(2)]
     assert cached(runs[0]) == [0, 48, 48, 48, 48]
