@@ -72,8 +72,8 @@ COMPILED = [
     ),
     compiled(
         "replicas/held_up.py",
-        "now_s < fleet.lore[r, class_id].grammar_ready_at_s",
-        "now_s <= fleet.lore[r, class_id].grammar_ready_at_s",
+        "now_s < fleet.grammar_ready_at_s[r, class_id]",
+        "now_s <= fleet.grammar_ready_at_s[r, class_id]",
         OPTIONS,
         "-k",
         "grammar_s",
