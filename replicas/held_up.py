@@ -13,8 +13,8 @@ from sim.records import CATCHING_UP, DECODING, LAST_TOKEN, NONE, SURPLUS, Fleet
 def ask_for_grammar(fleet: Fleet, r: int, class_id: int, now_s: float) -> None:
     """Starts to compile a class's grammar with its first request on replica `r`; it then stays compiled."""
     grammar_s = fleet.classes[class_id].grammar_s
-    if grammar_s > 0 and fleet.lore[r, class_id].grammar_ready_at_s == float("inf"):
-        fleet.lore[r, class_id].grammar_ready_at_s = now_s + grammar_s
+    if grammar_s > 0 and fleet.grammar_ready_at_s[r, class_id] == float("inf"):
+        fleet.grammar_ready_at_s[r, class_id] = now_s + grammar_s
 
 
 @verb
@@ -24,7 +24,7 @@ def is_held_up(fleet: Fleet, r: int, class_id: int, now_s: float) -> bool:
     In one step, what is held up stays so.
     """
     engine, kind = fleet.engines[fleet.replicas[r].pool], fleet.classes[class_id]
-    if kind.grammar_s > 0 and now_s < fleet.lore[r, class_id].grammar_ready_at_s:
+    if kind.grammar_s > 0 and now_s < fleet.grammar_ready_at_s[r, class_id]:
         return True
     if engine.max_loras == 0 or kind.adapter == 0:
         return False
@@ -48,7 +48,7 @@ def pass_by_line(fleet: Fleet, r: int, i: int) -> None:
 @verb
 def has_adapter(fleet: Fleet, r: int, class_id: int) -> bool:
     """Tells whether the step being planned runs this class's adapter already."""
-    return fleet.lore[r, fleet.classes[class_id].adapter].adapter_step == fleet.replicas[r].num_steps
+    return fleet.adapter_step[r, fleet.classes[class_id].adapter] == fleet.replicas[r].num_steps
 
 
 @verb
@@ -56,7 +56,7 @@ def add_adapter(fleet: Fleet, r: int, class_id: int) -> None:
     """Counts this class's adapter among those of the step being planned."""
     replica, adapter = fleet.replicas[r], fleet.classes[class_id].adapter
     if adapter > 0 and not has_adapter(fleet, r, class_id):
-        fleet.lore[r, adapter].adapter_step = replica.num_steps
+        fleet.adapter_step[r, adapter] = replica.num_steps
         next_batch(fleet, r).num_adapters += 1
 
 

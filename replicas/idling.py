@@ -33,7 +33,7 @@ def next_work_at_s(fleet: Fleet, r: int, now_s: float) -> float:
         if i != NONE:
             class_id = fleet.requests[slot_of(fleet, i)].class_id
             if fleet.classes[class_id].grammar_s > 0:
-                at_s = min(at_s, fleet.lore[r, class_id].grammar_ready_at_s)
+                at_s = min(at_s, fleet.grammar_ready_at_s[r, class_id])
     if now_s < at_s < float("inf"):
         return at_s
     fleet.replicas[r].num_idle_with_work += 1

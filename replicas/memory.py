@@ -2,7 +2,7 @@
 
 vLLM does not compute this, it measures: it loads the weights, runs one step of the largest size with dummy requests, and
 gives what is left of `gpu_memory_utilization` to the KV cache (`Worker.determine_available_memory` in
-vllm/v1/worker/gpu_worker.py, 0.32.0). We follow the same items. How far off (tests/unit/test_memory.py):
+vllm/v1/worker/gpu_worker.py, 0.32.0). We follow the same items. How far off (tests/unit/replicas/test_memory.py):
 
     activation peak with 1,024 requests and 8,192 tokens on H100, vLLM 0.19, measured for llm-d's capacity planner:
     Llama 1.89 GiB (ours 1.77), Qwen3 2.21 (2.11), DeepSeek-V3 1.93 (1.97).

@@ -94,5 +94,5 @@ def clear_lists(fleet: Fleet, r: int) -> None:
     load.num_waiting = load.num_running = load.waiting_tokens = load.running_tokens = 0
     load.num_free_blocks = load.num_usable_blocks
     fleet.due[r, :] = NONE
-    for k in range(fleet.lore.shape[1]):
-        fleet.lore[r, k].grammar_ready_at_s, fleet.lore[r, k].adapter_step = np.inf, NONE
+    fleet.grammar_ready_at_s[r, :] = np.inf
+    fleet.adapter_step[r, :] = NONE

@@ -17,7 +17,14 @@ NEVER = np.nan
 NO_LIMIT = np.iinfo(np.int64).max
 
 # Where a request is in its life (REQUEST.phase).
-EXPECTED, UNROUTED, WAITING, CATCHING_UP, DECODING, SURPLUS, LAST_TOKEN, GONE = range(8)
+EXPECTED = 0  # not let in; one that the gateway refuses goes from here
+UNROUTED = 1  # let in, and on no replica: not sent to one yet, or given back by one
+WAITING = 2  # in a replica's queue, for the first time or after a preemption
+CATCHING_UP = 3  # runs, but some tokens that it has are not computed: a prefill; on a live replica, whatever it does
+DECODING = 4  # gets one token in every step, and is in the sums over decodes only
+SURPLUS = 5  # a decode whose last token is on the device, planned once more as the engine does not know that it is the last
+LAST_TOKEN = 6  # its last token is on the device: in no later step, but with its blocks until that token is delivered
+GONE = 7  # finished, rejected, timed out or failed (REQUEST.status)
 # How a request ended (REQUEST.status); the names are what requests.parquet shows.
 IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
@@ -259,10 +266,6 @@ TTFT, TPOT, E2E = range(3)
 GROWTH = np.dtype([("num_decodes", "i4"), ("head", "i4"), ("tail", "i4")], align=True)
 """The decodes that need a block at the same steps: how many, and with prefix caching who."""
 
-LORE = np.dtype([("grammar_ready_at_s", "f8"), ("adapter_step", "i8")], align=True)
-"""What a replica has of the class, and of the adapter, of this number: when its grammar is compiled (inf = not asked for
-yet), and the step that last counted it."""
-
 QUEUE = np.dtype([("head", "i4"), ("tail", "i4")], align=True)
 """A list of requests, linked through the requests themselves; -1 when empty."""
 
@@ -500,7 +503,8 @@ class Fleet(Bundle):
     sequences: Annotated[Any, SEQUENCE, 1]  # (power of two,) a ring like `requests`, or one for all where nothing needs it
     segments: Annotated[Any, SEGMENT, 1]  # (power of two,) a ring over the segments of the requests in the window
     classes: Annotated[Any, CLASS, 1]  # (num_classes,)
-    lore: Annotated[Any, LORE, 2]  # (num_slots, number of classes or adapters + 1)
+    grammar_ready_at_s: Annotated[Any, "f8", 2]  # (num_slots, num_classes); inf = not asked for yet
+    adapter_step: Annotated[Any, "i8", 2]  # (num_slots, number of adapters + 1) the step that last counted it
     lines: Annotated[Any, LINE, 2]  # (num_slots, num_lines) the waiting requests
     line_of: Annotated[Any, "i8", 1]  # (num_classes,) the line in which a class's requests wait
     blocks: Annotated[Any, BLOCK, 2]  # (num_slots, num_blocks)

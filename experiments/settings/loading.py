@@ -208,7 +208,7 @@ def _drafts(
 
 
 def _lost(change: Change, draft: Any) -> bool:
-    """Whether a `--set` was overwritten by the sweep (E31: an accepted flag without effect)."""
+    """Whether a `--set` was overwritten by the sweep, which would leave an accepted flag without effect."""
     value = draft
     for part in find(draft, change.path):
         value = step(value, part)

@@ -12,7 +12,7 @@ from accuracy.repeated.simulated import engine_options, experiment_of, simulate
 from tests.accuracy.lines import TEMPLATE_S
 from tests.accuracy.made_up import row, write_indices
 from tests.shared import shared
-from tests.unit.test_gpu_calibration import of_a_gpu, write_gpu
+from tests.unit.replicas.calibration.test_gpu_calibration import of_a_gpu, write_gpu
 
 
 def read(folder: Path, *rows: dict[str, Any]) -> list[Any]:

@@ -8,7 +8,7 @@ import yaml
 
 from accuracy.measured.rows import read_served
 from experiments import run
-from tests.unit.test_gpu_calibration import of_a_gpu, write_gpu
+from tests.unit.replicas.calibration.test_gpu_calibration import of_a_gpu, write_gpu
 
 READER = "tests.accuracy.silicon:read"
 

@@ -84,7 +84,7 @@ print(hashlib.sha256(b"".join(rows.tobytes() for rows in day.stream(1).chunks())
 """
 
 
-def test_w12_another_process_and_hash_seed_give_the_same_bytes() -> None:
+def test_another_process_and_hash_seed_give_the_same_bytes() -> None:
     digests = {
         subprocess.run(
             [sys.executable, "-c", SCRIPT],

@@ -52,7 +52,7 @@ def test_what_is_written_here_is_what_the_reference_says() -> None:
             assert max(tolerances) <= allowed, row.id
 
 
-def test_t37_overlap_halves_ttft_and_cuts_tpot() -> None:
+def test_overlap_halves_ttft_and_cuts_tpot() -> None:
     plain_tpot, tpot, plain_ttft, ttft = next(row for row in ROWS if row.id == "T37").ours()
     assert tpot < plain_tpot
     assert ttft / plain_ttft == pytest.approx(0.5, abs=0.1)

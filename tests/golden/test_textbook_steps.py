@@ -1,4 +1,4 @@
-"""Steps, layouts and KV sizes of the textbook (../shared/reference/textbook.csv), through the public classes.
+"""Steps, layouts and KV sizes of the textbook (docs/textbook.md), through the public classes.
 
 The textbook's machine: H100 of 80 GB, 3.35 TB/s, 989 TFLOP/s bf16, 450 GB/s links, 2 us a message; 90 % of memory used,
 all of it weights and KV cache; fp8 weights of one byte, bf16 cache; sequences of 2,200 tokens.
@@ -71,28 +71,28 @@ def layouts(on: Gpu) -> dict[int, float]:
     return {tp: full_layout(on, tp)[2] for tp in (1, 2, 4, 8)}
 
 
-def test_t01_ridge_point_of_an_h100() -> None:
+def test_ridge_point_of_an_h100() -> None:
     h100 = gpu("h100-sxm")
     assert h100.bf16_flops_per_s / h100.bytes_per_s == pytest.approx(295.2, abs=0.3)
 
 
-def test_t02_8b_weights_are_read_in_4_79_ms() -> None:
+def test_8b_weights_are_read_in_4_79_ms() -> None:
     assert decode_s(Surrogate(), model("llama-3.1-8b"), gpu("h100-sxm"), 1, 1) == pytest.approx(4.79e-3, abs=0.02e-3)
 
 
-def test_t03_one_token_of_8b_is_16_us_of_arithmetic() -> None:
+def test_one_token_of_8b_is_16_us_of_arithmetic() -> None:
     engine = Surrogate().engine(model("llama-3.1-8b"), gpu("h100-sxm"))[0]
     assert engine.flops_per_token / engine.flops_per_s == pytest.approx(16.24e-6, abs=0.05e-6)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 @pytest.mark.parametrize(("name", "expected"), [("llama-3.1-70b", 327680), ("llama-3.1-8b", 131072)])
-def test_t04_t05_kv_bytes_per_token(name: str, expected: int, tp: int) -> None:
+def test_kv_bytes_per_token(name: str, expected: int, tp: int) -> None:
     surrogate = Surrogate(tensor_parallel_size=tp, num_gpu_blocks=10_000)
     assert surrogate.engine(model(name), gpu("b200-sxm"))[0].kv_bytes_per_token == expected
 
 
-def test_t06_latency_of_one_token_is_least_at_tp8() -> None:
+def test_latency_of_one_token_is_least_at_tp8() -> None:
     """n* = sqrt(M_W / (4 L alpha beta)) = 8.1 on a continuous n: where 16 GPUs are slower than 8, and 4 too."""
     of, on = LLAMA_70B, H100.model_copy(update={"memory_bytes": 1e12})
     seconds = {tp: decode_s(Surrogate(tensor_parallel_size=tp, **BARE), of, on, 1, 1) for tp in (1, 2, 4, 8, 16, 32)}
@@ -103,66 +103,66 @@ def test_t06_latency_of_one_token_is_least_at_tp8() -> None:
     assert optimum == pytest.approx(8.1, abs=0.1)
 
 
-def test_t07_best_throughput_layout_on_h100_is_tp4() -> None:
+def test_best_throughput_layout_on_h100_is_tp4() -> None:
     throughput = layouts(H100)
     assert max(throughput, key=lambda tp: throughput[tp]) == 4
 
 
-def test_t08_t09_its_batch_and_throughput() -> None:
+def test_batch_and_throughput_of_tp4_on_h100() -> None:
     batch, _, throughput = full_layout(H100, 4)
     assert batch == 301
     assert throughput == pytest.approx(2893, abs=15)
 
 
-def test_t10_tp8_at_batch_1() -> None:
+def test_step_of_tp8_at_batch_1() -> None:
     surrogate = Surrogate(tensor_parallel_size=8, **LAYOUT)
     assert decode_s(surrogate, LLAMA_70B, H100, 1, CONTEXT) == pytest.approx(7.15e-3, abs=0.06e-3)
 
 
-def test_t11_tp8_gives_less_throughput_per_gpu_than_tp4() -> None:
+def test_tp8_gives_less_throughput_per_gpu_than_tp4() -> None:
     throughput = layouts(H100)
     assert throughput[8] / throughput[4] == pytest.approx(0.915, abs=0.01)
 
 
 @pytest.mark.parametrize(("tp", "expected_ms"), [(2, 22.6), (4, 26.0), (8, 33.1)])
-def test_t12_full_gpu_step_times(tp: int, expected_ms: float) -> None:
+def test_full_gpu_step_times(tp: int, expected_ms: float) -> None:
     assert full_layout(H100, tp)[1] == pytest.approx(expected_ms / 1000, abs=0.2e-3)
 
 
-def test_t13_best_layout_on_b200_is_tp2() -> None:
+def test_best_layout_on_b200_is_tp2() -> None:
     throughput = layouts(B200)
     assert max(throughput, key=lambda tp: throughput[tp]) == 2
 
 
-def test_t14_prefill_throughput_at_half_the_peak() -> None:
+def test_prefill_throughput_at_half_the_peak() -> None:
     surrogate = Surrogate(quantization="fp8", flops_efficiency=0.5, num_gpu_blocks=1000)
     engine = surrogate.engine(LLAMA_70B, gpu("h100-sxm"))[0]
     assert 2000 / step_time(step(1, 2000, 0), engine) == pytest.approx(6877, abs=40)
 
 
-def test_t26_decode_of_64_requests_at_2048_without_adapters() -> None:
+def test_decode_of_64_requests_at_2048_without_adapters() -> None:
     seconds = decode_s(Surrogate(), model("llama-3.1-8b"), gpu("h100-sxm"), 64, 2048)
     assert seconds == pytest.approx(9.92e-3, abs=0.01e-3)
 
 
 @pytest.mark.parametrize(
     ("weight_bytes", "layers", "context", "expected"),
-    [pytest.param(30e9, 48, 4096, 57, id="T31"), pytest.param(16.06e9, 32, 2048, 223, id="T32")],
+    [pytest.param(30e9, 48, 4096, 57, id="30 GB of weights"), pytest.param(16.06e9, 32, 2048, 223, id="16 GB of weights")],
 )
-def test_t31_t32_kv_bound_concurrency(weight_bytes: float, layers: int, context: int, expected: int) -> None:
+def test_kv_bound_concurrency(weight_bytes: float, layers: int, context: int, expected: int) -> None:
     """80 GB less the weights and a reserve of 4 GB, in whole sequences."""
     of = model("llama-3.1-8b").model_copy(update={"name": "exercise", "layers": layers, "num_params": round(weight_bytes / 2)})
     options = {**BARE, "gpu_memory_utilization": 1.0, "context_bytes": 4e9, "max_model_len": context}
     assert Surrogate(**options).memory(of, H100).num_tokens // context == expected
 
 
-def test_e16_surrogate_ignores_prefill_tokens() -> None:
+def test_surrogate_ignores_prefill_tokens() -> None:
     engine = Surrogate().engine(model("llama-3.1-8b"), gpu("h100-sxm"))[0]
     seconds = [step_time(step(1, tokens, 0), engine) for tokens in (1, 127, 128, 129, 512, 2048, 8191, 8192)]
     assert seconds == sorted(set(seconds))
 
 
-def test_e17_mixtral_computes_two_experts_of_eight_and_stores_all() -> None:
+def test_mixtral_computes_two_experts_of_eight_and_stores_all() -> None:
     surrogate = Surrogate(tensor_parallel_size=2)
     of, on = model("mixtral-8x7b"), gpu("h100-sxm")
     engine = surrogate.engine(of, on)[0]
@@ -178,12 +178,12 @@ def test_e17_mixtral_computes_two_experts_of_eight_and_stores_all() -> None:
     assert large >= dense + 0.999 * experts  # thousands of tokens read every expert
 
 
-def test_e19_gqa_ignored_four_times_the_kv() -> None:
+def test_gqa_ignored_four_times_the_kv() -> None:
     engine = Surrogate().engine(model("llama-3.1-8b"), gpu("h100-sxm"))[0]
     assert engine.kv_bytes_per_token == 131_072  # not 524,288: 8 KV heads, not 32
 
 
-def test_e20_mla_counted_as_gqa() -> None:
+def test_mla_counted_as_gqa() -> None:
     """A latent of 512 + 64 in bf16 over 61 layers is 70,272 B; each of the 8 GPUs holds and reads it whole."""
     surrogate = Surrogate(tensor_parallel_size=8, quantization="fp8")
     of, on = model("deepseek-v3"), gpu("h200-sxm")

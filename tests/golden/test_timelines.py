@@ -6,7 +6,7 @@ import pytest
 from experiments.contracts.fleets import arrivals, engine, run
 
 
-def test_one_request_alone_m16() -> None:
+def test_one_request_alone() -> None:
     """A prefill step, then one step a token: the token counts when its step has ended, not when it started."""
     ran = run(arrivals([(0.0, 100, 3)]), engine(overhead_s=0.010))
     request = ran.requests[0]
@@ -15,7 +15,7 @@ def test_one_request_alone_m16() -> None:
     assert request.finished_at_s == pytest.approx(0.030)
 
 
-def test_m17_ttft_includes_the_queue() -> None:
+def test_ttft_includes_the_queue() -> None:
     """One sequence at a time, 4 s each, ten at once: 4, 8, ..., 40 s."""
     ran = run(arrivals([(0.0, 10, 1)] * 10), engine(max_num_seqs=1, overhead_s=4.0))
     ttft_s = ran.requests.first_token_at_s - ran.requests.arrived_at_s
@@ -23,7 +23,7 @@ def test_m17_ttft_includes_the_queue() -> None:
     assert ttft_s.mean() == pytest.approx(22.0)
 
 
-def test_e15_the_rest_of_the_budget_goes_to_the_next_prompt() -> None:
+def test_the_rest_of_the_budget_goes_to_the_next_prompt() -> None:
     """Budget 8, prompts of 4 and 8: the first step takes 4 + 4, the second the other 4."""
     ran = run(arrivals([(0.0, 4, 1), (0.0, 8, 1)]), engine(max_num_batched_tokens=8, block_size=4, overhead_s=1.0))
     assert ran.requests.scheduled_at_s.tolist() == [0.0, 0.0]
@@ -67,7 +67,7 @@ def test_async_scheduling_sees_an_arrival_one_step_late() -> None:
     assert ran.requests.finished_at_s.tolist() == pytest.approx([3.0, 3.0])
 
 
-def test_m11_preemption_keeps_tokens_sent_and_shows_as_one_long_gap() -> None:
+def test_preemption_keeps_tokens_sent_and_shows_as_one_long_gap() -> None:
     """Blocks of 4, four in all, two requests with prompts of 4: both grow to two blocks; the third block is not there.
 
     Steps: 0 prefills both (computed 4 each, 2 blocks). Step 1 takes a block each (4 used), computed 5. At step 5 both
@@ -88,7 +88,7 @@ def test_m11_preemption_keeps_tokens_sent_and_shows_as_one_long_gap() -> None:
     assert (ran.requests.num_generated_tokens == 8).all()
 
 
-def test_e02_a_request_that_can_never_fit_is_refused_and_the_queue_moves_on() -> None:
+def test_a_request_that_can_never_fit_is_refused_and_the_queue_moves_on() -> None:
     """Pool of 1,008 tokens, prompt 1,000, 24 to come: 1,023 need KV. It is refused at the door; the next is served."""
     tight = engine(block_size=16, num_usable_blocks=63, max_model_len=1024)
     ran = run(arrivals([(0.0, 1000, 24), (0.1, 100, 5)]), tight)

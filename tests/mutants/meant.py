@@ -3,13 +3,19 @@
 from fnmatch import fnmatch
 from pathlib import Path
 
-UNIT = "tests/unit/test_"
+ROOT = Path(__file__).parents[2]
+UNIT = {
+    path.stem.removeprefix("test_"): path.relative_to(ROOT).as_posix()
+    for folder in ("unit", "scenario")
+    for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+}
+"""Files of unit tests and scenarios, in whichever folder they lie, by their short names."""
 THEORY = "tests/theory/test_"
 
 
 def unit(*names: str) -> tuple[str, ...]:
-    """Files of unit tests, by their short names."""
-    return tuple(f"{UNIT}{name}.py" for name in names)
+    """Returns the files of unit tests or scenarios of these short names, by their paths from the root of the project."""
+    return tuple(UNIT[name] for name in names)
 
 
 FITTED = unit("outside_the_fit", "calibrated", "gpu_calibration", "kernel_times")

@@ -3,18 +3,18 @@
 Each must be noticed. One whose text no longer stands in its file is an error: write it anew, or take it out.
 """
 
-from tests.mutants.meant import tests_of
+from tests.mutants.meant import UNIT, tests_of
 from tests.mutants.mutant import Change
 
-STEPS = ("tests/unit/test_step_time.py", "replicas/step_time.py")
-OPTIONS = "tests/unit/test_scheduler_options.py"
+STEPS = (UNIT["step_time"], "replicas/step_time.py")
+OPTIONS = UNIT["scheduler_options"]
 TIMELINES = "tests/golden/test_timelines.py"
 VLLM = "tests/conformance/test_recordings.py"
-CACHE = "tests/unit/test_prefix_cache.py"
+CACHE = UNIT["prefix_cache"]
 STATIC = "tests/property/test_static_batching.py"
 GATEWAY = "tests/property/test_gateway.py"
-TURNS = "tests/unit/test_conversations.py"
-SCORES = "tests/unit/test_router_scores.py"
+TURNS = UNIT["conversations"]
+SCORES = UNIT["router_scores"]
 
 
 def compiled(file: str, before: str, after: str, *tests: str) -> Change:
@@ -72,8 +72,8 @@ COMPILED = [
     ),
     compiled(
         "replicas/held_up.py",
-        "now_s < fleet.lore[r, class_id].grammar_ready_at_s",
-        "now_s <= fleet.lore[r, class_id].grammar_ready_at_s",
+        "now_s < fleet.grammar_ready_at_s[r, class_id]",
+        "now_s <= fleet.grammar_ready_at_s[r, class_id]",
         OPTIONS,
         "-k",
         "grammar_s",
@@ -123,7 +123,7 @@ COMPILED = [
         "        return replica.running.head",
         TIMELINES,
         "-k",
-        "m11",
+        "preemption_keeps_tokens_sent",
         OPTIONS,
     ),
     compiled(
@@ -141,7 +141,7 @@ COMPILED = [
         TIMELINES,
         VLLM,
         "-k",
-        "m11 or prefix_tight",
+        "preemption_keeps_tokens_sent or prefix_tight",
     ),
     # the prefix cache
     compiled(
@@ -160,20 +160,20 @@ COMPILED = [
         "now_s - request.first_token_at_s, 1)",
         TIMELINES,
         "-k",
-        "m11",
+        "preemption_keeps_tokens_sent",
     ),
     compiled(
         "replicas/delivery.py",
         "fleet.itl_sums[pool, 0] += num_gaps * gap_s",
         "fleet.itl_sums[pool, 0] += gap_s",
         TIMELINES,
-        "tests/unit/test_invariants.py",
+        UNIT["invariants"],
     ),
     compiled(
         "replicas/delivery.py",
         "clock.num_in_system * (now_s - clock.in_system_since_s)",
         "(clock.num_in_system + change) * (now_s - clock.in_system_since_s)",
-        "tests/unit/test_invariants.py",
+        UNIT["invariants"],
     ),
     # requests that follow others
     compiled("sim/coming.py", "ended_at_s + coming.delay_s", "ended_at_s", TURNS, "-k", "its_delay_after"),
@@ -187,19 +187,26 @@ COMPILED = [
         "replicas/vllm/speculation.py",
         "if draw >= engine.acceptance_rate:",
         "if draw < engine.acceptance_rate:",
-        f"{OPTIONS}::test_e31_num_speculative_tokens_and_acceptance_rate[2-1.0-False]",
+        f"{OPTIONS}::test_num_speculative_tokens_and_acceptance_rate[2-1.0-False]",
     ),
     compiled(
         "replicas/vllm/speculation.py",
         "if place >= kind.num_free_tokens else 0",
         "if place > kind.num_free_tokens else 0",
-        "tests/unit/test_jump_forward.py",
+        UNIT["jump_forward"],
     ),
     # the gateway
-    compiled("replicas/rate_limit.py", "(num_reserved - num_used)", "num_reserved", GATEWAY, "-k", "t39"),
-    compiled("replicas/rate_limit.py", "min(bucket.capacity_tokens, level), now_s", "level, now_s", GATEWAY, "-k", "t39"),
+    compiled("replicas/rate_limit.py", "(num_reserved - num_used)", "num_reserved", GATEWAY, "-k", "a_bucket_never"),
     compiled(
-        "replicas/gateway.py", "if ttft_s > kind.admitted_ttft_s:", "if ttft_s >= kind.admitted_ttft_s:", GATEWAY, "-k", "t40"
+        "replicas/rate_limit.py", "min(bucket.capacity_tokens, level), now_s", "level, now_s", GATEWAY, "-k", "a_bucket_never"
+    ),
+    compiled(
+        "replicas/gateway.py",
+        "if ttft_s > kind.admitted_ttft_s:",
+        "if ttft_s >= kind.admitted_ttft_s:",
+        GATEWAY,
+        "-k",
+        "prediction or would_miss",
     ),
     compiled(
         "replicas/vllm/engine.py",

@@ -1,7 +1,7 @@
 """The naive engine's KV blocks: a list of free ones, and a dict that finds a full block by all the tokens up to its end.
 
-Restates items 12 and 14 to 16 of the reading aid. Without prefix caching nothing is ever registered, and only the count of
-the free blocks matters.
+Restates `BlockPool` and `KVCacheManager` of vLLM 0.32.0 (`vllm/v1/core/`), in our words. Without prefix caching
+nothing is ever registered, and only the count of the free blocks matters.
 """
 
 from collections.abc import Hashable, Iterable

@@ -23,7 +23,7 @@ def by_step(settings: Settings, arriving: Sequence[tuple[int, Request]]) -> Iter
         while coming and coming[0][0] <= loop_step:
             scheduler.add(coming.pop(0)[1])
         may_plan_on = False
-        if scheduler.has_requests() or has_finished:  # 18: also to tell the workers who has finished
+        if scheduler.has_requests() or has_finished:  # also to tell the workers who has finished
             step = scheduler.schedule(loop_step)
             in_flight.append((step, told(step, scheduler)))
             has_room = len(in_flight) < settings.max_in_flight

@@ -1,6 +1,6 @@
 """vLLM's scheduler written a second time, to be obviously right rather than fast: lists, every block and token counted.
 
-The numbers in the comments are the items of the reading aid (`shared/reference/vllm-v1-scheduler.md`).
+Restates `Scheduler.schedule` of vLLM 0.32.0 (`vllm/v1/core/sched/scheduler.py`), in our words.
 """
 
 from collections.abc import Iterator
@@ -44,25 +44,25 @@ class Scheduler:
             line.sort(key=lambda r: (r.priority, r.arrival_time, r.name))
         return line
 
-    # A step: one token budget, no phases (1); the running first, in order of admission (2).
+    # A step: one token budget, no phases; the running first, in order of admission.
 
     def schedule(self, now: float) -> Step:
         step = Step(self.settings.max_num_batched_tokens, self.threshold())
         is_decoding = any(not request.is_prefill_chunk for request in self.running)
         is_paced = self.num_plans % self.settings.prefill_schedule_interval != 0
-        self.defers_prefills = is_paced and is_decoding and not self.is_saturated  # 18, last sentence
+        self.defers_prefills = is_paced and is_decoding and not self.is_saturated
         self.num_plans += 1
         for request in list(self.running):
             if request in self.running and step.budget > 0:  # it may have been preempted on the way
                 wanted = self.wanted(request, step)
-                if wanted == 0:  # 6
+                if wanted == 0:  # later ones may still get some
                     continue
                 if not self.make_room(request, wanted, step):
                     break
                 num_drafts = min(request.drafts, max(0, request.computed + wanted - request.num_tokens - request.placeholders))
                 step.plan(Row(request, wanted, request.computed, num_drafts))
         assert len(step.loras) <= self.settings.max_loras or not self.settings.max_loras, "vLLM stops here: too many adapters"
-        if not step.preempted:  # 9
+        if not step.preempted:  # a step that preempted admits nobody
             self.admit(step, now)
             if not self.defers_prefills:
                 self.is_saturated = any(not request.was_passed_by for request in self.line())

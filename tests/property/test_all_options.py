@@ -62,7 +62,7 @@ def test_ranks_that_step_together_lose_nobody(work: Workload, fleet: dict[str, A
 
 @given(any_workload, st.integers(2, 3), st.sampled_from([0.0, 1.0]))
 @settings(max_examples=30)
-def test_m15_each_replica_of_a_fleet_is_a_single_engine(work: Workload, num_replicas: int, acceptance_rate: float) -> None:
+def test_each_replica_of_a_fleet_is_a_single_engine(work: Workload, num_replicas: int, acceptance_rate: float) -> None:
     """Caches, grammars and adapters are each replica's own: what it was sent, ends the same when sent to an engine alone.
 
     All drafts hold or none does, as which of them hold depends on a request's number, and that is another one when alone.

@@ -87,7 +87,7 @@ def test_desired_stays_within_bounds_whatever_is_seen(scaler: Script, draining: 
 
 
 @given(scripts(), st.lists(st.floats(0.0, 200.0), min_size=40, max_size=40))
-def test_s15_machines_never_exceed_the_cap_at_any_instant(scaler: Script, drains_s: list[float]) -> None:
+def test_machines_never_exceed_the_cap_at_any_instant(scaler: Script, drains_s: list[float]) -> None:
     controller, pool = scaler.start(lambda start_s, end_s: 0.0, seed=1), ToyPool()
     for i, drain_s in enumerate(drains_s[: len(scaler.answers)]):
         pool.advance(15.0 * i)

@@ -97,7 +97,7 @@ def test_a_slower_clock_changes_nothing_but_the_clock(case: Case, k: float) -> N
 
 @given(steady_fleets())
 @settings(max_examples=50)
-def test_m15_each_replica_of_a_fleet_is_a_single_engine(case: Case) -> None:
+def test_each_replica_of_a_fleet_is_a_single_engine(case: Case) -> None:
     """What a replica was sent, sent to an engine alone, comes out at the same instants, bit by bit."""
     fleet = case.run()
     sent = [(at_s, *row[1:]) for at_s, row in zip(fleet.requests.arrived_at_s.tolist(), case.rows, strict=True)]

@@ -1,4 +1,4 @@
-"""The naive engine's prefix cache by examples worked out by hand. The ids are those of `shared/cases/cases.md`."""
+"""The naive engine's prefix cache by examples worked out by hand."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_of_equal_blocks_the_oldest_is_hit_until_it_is_gone() -> None:
     assert pool.hits(["a"]) == second
 
 
-def test_e12_a_hole_ends_a_hit() -> None:
+def test_a_hole_ends_a_hit() -> None:
     pool = Pool(3)
     pool.register(pool.take([], 3), CHAIN)
     assert pool.hits(CHAIN) == [1, 2, 3]
@@ -88,7 +88,7 @@ def test_e12_a_hole_ends_a_hit() -> None:
     assert pool.hits(CHAIN) == []
 
 
-def test_e28_a_block_that_was_lost_and_computed_again_is_held_once() -> None:
+def test_a_block_that_was_lost_and_computed_again_is_held_once() -> None:
     pool = Pool(4)
     blocks = pool.take([], 3)
     pool.register(blocks, CHAIN)
@@ -106,7 +106,7 @@ def test_e28_a_block_that_was_lost_and_computed_again_is_held_once() -> None:
     assert set(pool.num_holders.values()) == {0}
 
 
-def test_e10_a_request_that_is_tried_six_times_looks_up_its_prompt_once() -> None:
+def test_a_request_that_is_tried_six_times_looks_up_its_prompt_once() -> None:
     scheduler = Scheduler(settings(num_usable_blocks=10))
     scheduler.add(Request("holds the cache", num_prompt_tokens=100, num_output_tokens=6))
     scheduler.add(Request("waits", num_prompt_tokens=100, num_output_tokens=1))
@@ -121,7 +121,7 @@ def deliver(scheduler: Scheduler) -> list[Any]:
     return step.rows
 
 
-def test_e14_a_prompt_that_is_all_cached_computes_its_last_block() -> None:
+def test_a_prompt_that_is_all_cached_computes_its_last_block() -> None:
     scheduler = Scheduler(settings())
     first, second = (Request(name, 64, 1, tokens=a_conversation) for name in ("first", "second"))
     served(scheduler, first, second)
@@ -129,7 +129,7 @@ def test_e14_a_prompt_that_is_all_cached_computes_its_last_block() -> None:
     assert (scheduler.prefix_cache_queries, scheduler.prefix_cache_hits) == (128, 48)
 
 
-def test_e32_a_later_turn_computes_what_is_new() -> None:
+def test_a_later_turn_computes_what_is_new() -> None:
     """Turns of 200, 250 and 310 tokens of one conversation: 12 and 15 full blocks of 16 are there."""
     turns = [Request(f"turn {length}", length, 1, tokens=a_conversation) for length in (200, 250, 310)]
     served(Scheduler(settings()), *turns)

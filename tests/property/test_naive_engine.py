@@ -65,7 +65,7 @@ def test_every_decision_equals_the_naive_engines_with_all_options(seed: int, num
 
 @given(engines_and_traffic())
 @settings(max_examples=100)
-def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) -> None:
+def test_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) -> None:
     """Router, control plane and running sums change nothing: all instants of an engine alone, equal as floats.
 
     The step times come from the same function, of features that the naive engine counts request by request.
@@ -80,7 +80,9 @@ def test_m15_a_fleet_of_one_is_the_naive_engine_to_the_last_bit(drawn: Drawn) ->
 
 @given(workloads(), st.integers(1, 10))
 @settings(max_examples=100)
-def test_m15_with_a_client_that_holds_requests_back(work: Workload, max_concurrency: int) -> None:
+def test_a_fleet_of_one_is_the_naive_engine_with_a_client_that_holds_requests_back(
+    work: Workload, max_concurrency: int
+) -> None:
     """All instants, those of sending included, when so many requests are in flight at most.
 
     Grammars are left out: the naive engine is told beforehand when they are compiled, which is after the first is sent.
@@ -91,14 +93,16 @@ def test_m15_with_a_client_that_holds_requests_back(work: Workload, max_concurre
 
 @given(workloads())
 @settings(max_examples=100)
-def test_m15_with_all_options_too(work: Workload) -> None:
+def test_a_fleet_of_one_is_the_naive_engine_with_all_options_too(work: Workload) -> None:
     """Thresholds, priorities, prefix caching, adapters, grammars, drafts and answers that end of themselves, all at once."""
     assert_same_run(work)
 
 
 @pytest.mark.parametrize("async_scheduling", [0, 1])
 @pytest.mark.parametrize("num_drafts", [0, 2])
-def test_m15_with_answers_longer_than_the_calendar_of_last_tokens(async_scheduling: int, num_drafts: int) -> None:
+def test_a_fleet_of_one_is_the_naive_engine_with_answers_longer_than_the_calendar_of_last_tokens(
+    async_scheduling: int, num_drafts: int
+) -> None:
     """Three priorities and answers of up to 2,500 tokens, whose clients would take 3,000; a cache for about two of them.
 
     The calendar of last tokens reaches 1,024 steps. The counts say that the comparison has teeth.

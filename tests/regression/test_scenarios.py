@@ -70,7 +70,7 @@ def test_what_holds_in_every_run(path: Path, runs: Runs) -> None:
 
 
 def test_light_load_takes_the_textbooks_times(runs: Runs) -> None:
-    """Alone in the engine: 1,000 tokens of arithmetic (T03), then weights (T02) and 1,001 to 1,100 tokens of KV a step."""
+    """Alone in the engine: 1,000 tokens of arithmetic, then weights and 1,001 to 1,100 tokens of KV a step."""
     ttft_s = prefill_flops(1000) / H100_FLOPS_PER_S
     tpot_s = (2 * PARAMS + 1050.5 * KV_BYTES_PER_TOKEN) / H100_BYTES_PER_S
     for _, one in runs("light_load"):

@@ -1,4 +1,6 @@
-"""Theorem T36: on a rising load reaction is exactly one cold start behind; a forecast that far ahead is never behind.
+"""On a rising load reaction is exactly one cold start behind; a forecast that far ahead is never behind.
+
+The theorem of row T36 of docs/textbook.md.
 
 Time goes in steps of one interval. Replicas become ready at the start of a step, then the autoscaler decides; what it
 asks for is ready `cold_start` steps later. The load of a step is one number, and every replica serves PER_REPLICA of it.
@@ -83,7 +85,7 @@ def short_steps(ready: list[int], load: Load) -> list[int]:
 
 
 @pytest.mark.parametrize("cold_start", COLD_STARTS)
-def test_t36_reaction_is_exactly_one_cold_start_behind_a_ramp(cold_start: int) -> None:
+def test_reaction_is_exactly_one_cold_start_behind_a_ramp(cold_start: int) -> None:
     fields = {name: value for name, value in UNDAMPED.items() if name != "rate_window_s"}
     scaler = QueueTarget(**fields, warm_buffer=0)
     ready = ready_replicas(scaler, ramp, cold_start, num_steps=80)
@@ -93,7 +95,7 @@ def test_t36_reaction_is_exactly_one_cold_start_behind_a_ramp(cold_start: int) -
 
 
 @pytest.mark.parametrize("cold_start", COLD_STARTS)
-def test_t36_after_a_single_rise_reaction_is_short_for_one_cold_start(cold_start: int) -> None:
+def test_after_a_single_rise_reaction_is_short_for_one_cold_start(cold_start: int) -> None:
     def rise(step: int) -> float:
         return 10.0 if step < 20 else 15.0
 
@@ -104,19 +106,19 @@ def test_t36_after_a_single_rise_reaction_is_short_for_one_cold_start(cold_start
 
 @pytest.mark.parametrize("load", [ramp, day])
 @pytest.mark.parametrize("cold_start", COLD_STARTS)
-def test_t36_forecast_one_cold_start_ahead_is_never_behind(cold_start: int, load: Load) -> None:
+def test_forecast_one_cold_start_ahead_is_never_behind(cold_start: int, load: Load) -> None:
     ready = ready_replicas(Forecast(**UNDAMPED, forecaster="oracle"), load, cold_start, num_steps=1440)
     assert short_steps(ready, load) == []
 
 
 @pytest.mark.parametrize("cold_start", COLD_STARTS)
-def test_t36_forecast_holds_no_more_than_the_highest_need_within_its_horizon(cold_start: int) -> None:
+def test_forecast_holds_no_more_than_the_highest_need_within_its_horizon(cold_start: int) -> None:
     ready = ready_replicas(Forecast(**UNDAMPED, forecaster="oracle"), day, cold_start, num_steps=1440)
     for step, number in enumerate(ready):
         assert number <= max(needed(day, step + ahead) for ahead in range(cold_start + 1))
 
 
-def test_t36_forecast_one_step_short_of_the_cold_start_is_behind() -> None:
+def test_forecast_one_step_short_of_the_cold_start_is_behind() -> None:
     """The horizon's teeth: one interval less, and every rising step is short."""
     short = Forecast(**UNDAMPED, forecaster="oracle", horizon_s=10 * INTERVAL_S)
     ready = ready_replicas(short, ramp, cold_start=10, num_steps=80)

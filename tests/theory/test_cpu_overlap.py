@@ -1,6 +1,7 @@
-"""T37: CPU work behind the GPU's instead of after it. Its trace (docs/sources.md [1]) is not given; direction and size are.
+"""Row T37 of docs/textbook.md: CPU work behind the GPU's instead of after it.
 
-The text's 120 requests at 40/s: median TPOT 10.3 -> 7.9 ms, median TTFT 86 -> 44 ms. configs/cpu_overlap.yaml has the same
+Its trace (docs/sources.md [1]) is not given; direction and size are. The text's 120
+requests at 40/s: median TPOT 10.3 -> 7.9 ms, median TTFT 86 -> 44 ms. configs/cpu_overlap.yaml has the same
 GPU, model, rate and CPU times; its lengths (900 and 150 tokens on average) and the budget of 512 are ours, chosen so that
 the plain engine is as close to its limit as the text's must have been. It gives 10.6 -> 7.6 and 83-92 -> 42 ms.
 Why not the digits: other lengths; five minutes instead of three seconds; and vLLM's overlap, unlike the text's, plans one
@@ -48,14 +49,14 @@ def measured(seed: int, is_overlapped: bool, *sets: str) -> Measured:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_t37_overlap_cuts_tpot_as_in_the_text(seed: int) -> None:
+def test_overlap_cuts_tpot_as_in_the_text(seed: int) -> None:
     plain, overlapped = measured(seed, PLAIN).median_tpot_s, measured(seed, OVERLAPPED).median_tpot_s
     assert plain == pytest.approx(0.0103, rel=0.05)
     assert overlapped == pytest.approx(0.0079, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_t37_overlap_about_halves_ttft_near_saturation(seed: int) -> None:
+def test_overlap_about_halves_ttft_near_saturation(seed: int) -> None:
     plain, overlapped = measured(seed, PLAIN).median_ttft_s, measured(seed, OVERLAPPED).median_ttft_s
     assert plain == pytest.approx(0.086, rel=0.15)
     assert overlapped == pytest.approx(0.044, rel=0.15)

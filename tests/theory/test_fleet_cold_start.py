@@ -1,4 +1,4 @@
-"""Theorem T36 through the whole fleet: SimPy's clock, machines that start, requests that arrive, the autoscalers we ship.
+"""Row T36 of docs/textbook.md through the whole fleet: SimPy's clock, machines that start, requests, autoscalers we ship.
 
 Demand climbs by one replica's worth in each interval. A replica stands for PER_REPLICA requests/s; its engine would take
 more, so that no backlog blurs what the policy sees, except in the last test. At tick k demand is (k + 2.25) replicas'
@@ -101,21 +101,21 @@ def test_the_ramp_needs_one_replica_more_in_each_interval() -> None:
 
 
 @pytest.mark.parametrize("cold_start", COLD_STARTS)
-def test_t36_a_reactive_fleet_is_exactly_one_cold_start_behind_the_ramp(cold_start: int, roomy: Any) -> None:
+def test_a_reactive_fleet_is_exactly_one_cold_start_behind_the_ramp(cold_start: int, roomy: Any) -> None:
     ready = ready_in_each_step(simulated(REACTIVE, cold_start, ramp(), roomy))
     assert ready == [needed(max(0, step - cold_start)) for step in range(NUM_STEPS)]
     assert short_steps(ready) == list(range(1, NUM_RISING + cold_start))
 
 
 @pytest.mark.parametrize("cold_start", COLD_STARTS)
-def test_t36_a_forecast_one_cold_start_ahead_is_never_behind_nor_early(cold_start: int, roomy: Any) -> None:
+def test_a_forecast_one_cold_start_ahead_is_never_behind_nor_early(cold_start: int, roomy: Any) -> None:
     ready = ready_in_each_step(simulated(ORACLE, cold_start, ramp(), roomy))
     assert short_steps(ready) == []
     # What the fleet starts with covers the first horizon; from then on each replica comes in the interval that needs it.
     assert ready == [needed(max(step, cold_start)) for step in range(NUM_STEPS)]
 
 
-def test_t36_a_forecast_one_interval_short_of_that_is_behind_all_the_way_up(roomy: Any) -> None:
+def test_a_forecast_one_interval_short_of_that_is_behind_all_the_way_up(roomy: Any) -> None:
     short = Forecast(**UNDAMPED, rate_window_s=INTERVAL_S, forecaster="oracle", horizon_s=5 * INTERVAL_S)
     ready = ready_in_each_step(simulated(short, 5, ramp(), roomy))
     assert short_steps(ready) == list(range(5, NUM_RISING + 1))

@@ -132,7 +132,7 @@ def test_mm1_percentiles_of_the_sojourn(percent: float) -> None:
 
 @pytest.mark.parametrize("law", [law for law in LAWS if law != "exponential"])
 def test_mg1_wait_follows_pollaczek_and_khinchine(law: str) -> None:
-    """Detects an error of 8 % of the wait; M/D/1 waits half as long as M/M/1 (T29), and would be refused if it did not."""
+    """Detects an error of 8 % of the wait; M/D/1 waits half as long as M/M/1, and would be refused if it did not."""
     found, theory = single_server(0.8, law), mg1(0.8, 1.0, SCV[law])
     controls = ((found.gaps, 1 / 0.8), (found.services, 1.0))
     mean = estimate(found.waits, NUM_BATCHES, controls if law != "fixed" else controls[:1])
@@ -163,7 +163,7 @@ def test_mmc_wait_and_sojourn(servers: int) -> None:
         assert mean.detects(0.12 * theory.wait_s)
 
 
-def test_t28_eight_lines_wait_fourteen_times_as_long_as_one() -> None:
+def test_eight_lines_wait_fourteen_times_as_long_as_one() -> None:
     """Random routing splits Poisson arrivals into eight M/M/1 of 0.8: 4 service times of wait; one line: 0.286."""
     split, theory = split_lines(8, 0.8), mm1(0.8, 1.0)
     mean = estimate(split.waits, NUM_BATCHES, ((split.gaps, 1 / 6.4), (split.services, 1.0)))

@@ -52,7 +52,7 @@ def two_choices_share(at_least: int) -> float:
 
 
 @pytest.mark.parametrize("at_least", [1, 2, 3])
-def test_t38_random_routing_fills_replicas_like_a_binomial_law(at_least: int) -> None:
+def test_random_routing_fills_replicas_like_a_binomial_law(at_least: int) -> None:
     """Detects 5 of 100 replicas too many or too few with that many requests."""
     share = share_with("random", at_least)
     assert share.agrees_with(float(stats.binom.sf(at_least - 1, 512, 1 / 512)))
@@ -60,14 +60,14 @@ def test_t38_random_routing_fills_replicas_like_a_binomial_law(at_least: int) ->
 
 
 @pytest.mark.parametrize("at_least", [1, 2, 3])
-def test_t38_two_choices_fill_replicas_as_the_fluid_limit_says(at_least: int) -> None:
+def test_two_choices_fill_replicas_as_the_fluid_limit_says(at_least: int) -> None:
     """Detects 4 of 100; drawing two different replicas instead of any two changes shares by about 1 in 512."""
     share = share_with("power_of_d_choices", at_least)
     assert share.agrees_with(two_choices_share(at_least), low=-1 / 512, high=1 / 512)
     assert share.detects(0.04)
 
 
-def test_t38_the_fullest_replica_grows_like_log_log_n_with_two_choices() -> None:
+def test_the_fullest_replica_grows_like_log_log_n_with_two_choices() -> None:
     """From 64 to 2,048 replicas log log n / log 2 grows from 2.1 to 2.9; with one choice the maximum grows by 2."""
     random = {n: mean_highest("random", n) for n in SIZES}
     two = {n: mean_highest("power_of_d_choices", n) for n in SIZES}
@@ -97,7 +97,7 @@ def sojourn(router: str, num_replicas: int, load: float) -> Estimate:
 
 
 @pytest.mark.parametrize("load", [0.7, 0.9])
-def test_t38_two_choices_among_many_queues_wait_as_the_supermarket_model_says(load: float) -> None:
+def test_two_choices_among_many_queues_wait_as_the_supermarket_model_says(load: float) -> None:
     """100 replicas of one sequence; answers of equal steps hide the service from a router that counts prompt tokens.
 
     Known bias: 20 steps for an exponential law lower the wait by 1/40; 100 replicas instead of very many raise the time

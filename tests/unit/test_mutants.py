@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.commands import ROOT
 from tests.mutants import meant, ours, trial
 from tests.mutants.mutant import Change, applied
 from tests.mutants.reasons import REASONS
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("file", sorted({change.file for change in ours.CHANGES}))
