@@ -120,17 +120,27 @@ def _run(place: Path, log: Path, settings: Mapping[str, str], tests: Sequence[st
 def usual_times(copy: Copy, mutants: Sequence[Mutant]) -> Times:
     """Returns how long each set of tests takes without a mutant; the first that is compiled compiles, and is run twice.
 
+    Modules have most of their tests in common: those are run once, and then only the doctests of each.
+
     Raises:
         ValueError: some tests fail, or there are none, without any mutant.
     """
     found: Times = {}
+    shared: Times = {}
     for tests, is_compiled in tqdm(dict.fromkeys((one.tests, one.is_compiled) for one in mutants), unit="set"):
+        most, own = tests[:-1], tests[-1]
+        known_s = shared.get((most, is_compiled), 0.0) if most and own.endswith(".py") else 0.0
+        if known_s and ">>>" not in (copy.place / own).read_text(encoding="utf-8"):
+            found[tests, is_compiled] = known_s
+            continue
+        run = (own,) if known_s else tests
         for _ in range(1 if is_compiled or any(not before for _, before in found) else 2):
             started = time.monotonic()
-            if not copy.passes(tests, is_compiled):
+            if not copy.passes(run, is_compiled):
                 said = copy.log.read_text(encoding="utf-8")[-2000:]
-                raise ValueError(f"these tests fail without any mutant: {' '.join(tests)}\n{said}")
-            found[tests, is_compiled] = time.monotonic() - started
+                raise ValueError(f"these tests fail without any mutant: {' '.join(run)}\n{said}")
+            found[tests, is_compiled] = known_s + time.monotonic() - started
+        shared.setdefault((most, is_compiled), found[tests, is_compiled])
     return found
 
 
