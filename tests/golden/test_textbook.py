@@ -26,7 +26,7 @@ def test_our_number_is_the_text_s(row: Row) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.proven], ids=lambda row: row.id)
 def test_a_property_holds(row: Row) -> None:
-    """Tests that are named after the row look for an exception to it."""
+    """Tests that are named after the row of docs/textbook.md look for an exception to it."""
     module = import_module(row.proven.removesuffix(".py").replace("/", "."))
     tests = [test for name, test in vars(module).items() if name.startswith(f"test_{row.id.lower()}_")]
     assert tests

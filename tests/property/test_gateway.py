@@ -34,7 +34,7 @@ def a_class(bucket: tuple[float, float] | None = None, admission: tuple[float, f
 
 @given(operations=OPERATIONS, rate=st.floats(0.1, 50), capacity=st.floats(1, 1000))
 @example(operations=[(0.0, 10, 0, 1.0)], rate=10.0, capacity=100.0)  # full again before what was not used comes back
-def test_a_bucket_never_exceeds_its_capacity_and_gives_back_what_was_not_used(
+def test_t39_a_bucket_never_exceeds_its_capacity_and_gives_back_what_was_not_used(
     operations: list[tuple[float, int, int, float]], rate: float, capacity: float
 ) -> None:
     bucket, now_s, level, total = a_bucket(rate, capacity), 0.0, capacity, 0
@@ -90,13 +90,13 @@ def test_a_fleet_turns_away_whom_a_bucket_beside_it_turns_away(
 
 
 @given(queued=st.integers(0, 10**6), prompt=st.integers(1, 10**5), rate=st.floats(1, 1e5))
-def test_the_prediction_is_all_prompts_at_the_prefill_rate(queued: int, prompt: int, rate: float) -> None:
+def test_t40_the_prediction_is_all_prompts_at_the_prefill_rate(queued: int, prompt: int, rate: float) -> None:
     assert predicted_ttft_s(queued, prompt, rate) == (queued + prompt) / rate
 
 
 @given(prompts=st.lists(st.integers(1, 5000), min_size=1, max_size=50), target_s=st.floats(0.05, 1.0))
 @example(prompts=[5000, 1], target_s=0.5)  # the first is expected at the target itself
-def test_who_would_miss_the_target_is_turned_away_and_nobody_else(prompts: list[int], target_s: float) -> None:
+def test_t40_who_would_miss_the_target_is_turned_away_and_nobody_else(prompts: list[int], target_s: float) -> None:
     """All come at one instant to an engine that computes one token in 0.1 ms: who is admitted has its token in time.
 
     A step may hold many prompts, whose first tokens then come with the last of them, but never later than all of them take.

@@ -13,7 +13,7 @@ NAMES = st.sampled_from(sorted(SIZES))
 @given(
     asked=st.lists(NAMES, max_size=40), pinned=st.sets(NAMES, max_size=2), capacity=st.sampled_from([50.0, 60.0, 95.0, 150.0])
 )
-def test_least_recently_used_leave_pinned_stay_and_nothing_overflows(
+def test_t42_least_recently_used_leave_pinned_stay_and_nothing_overflows(
     asked: list[str], pinned: set[str], capacity: float
 ) -> None:
     cache, naive = ModelCache(capacity, pinned), list[str]()  # the least recently used first
@@ -37,7 +37,7 @@ def test_least_recently_used_leave_pinned_stay_and_nothing_overflows(
         assert cache.used_bytes <= capacity
 
 
-def test_an_error_when_nothing_can_go() -> None:
+def test_t42_an_error_when_nothing_can_go() -> None:
     cache = ModelCache(100.0, pinned={"a"})
     cache.load("a", 60.0)
     with pytest.raises(MemoryError, match="model 'b' of 5e-08 GB does not fit"):
