@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from experiments.contracts.fleets import Ran, arrivals, engine, run
 from replicas.step_time import cpu_time, gpu_time, step_time
 from sim.metrics import NUM_ITL_BINS, itl_bin
-from sim.records import BATCH, records
+from sim.records import BATCH, FINISHED, TIMED_OUT, records
 from tests.conformance import replay
 from tests.conformance.workloads import accepted_drafts, generate
 from tests.property import naive_engine as naive
@@ -96,6 +96,27 @@ def test_m15_with_all_options_too(work: Workload) -> None:
     assert_same_run(work)
 
 
+@given(
+    workloads(), st.lists(st.sampled_from([0.0, 0.05, 0.3, 1.0, 4.0, 20.0]), min_size=4, max_size=4), st.sampled_from([None, 4])
+)
+@settings(max_examples=200)
+def test_m15_with_clients_that_give_up(work: Workload, timeouts_s: list[float], max_concurrency: int | None) -> None:
+    """All instants, tokens and busy seconds when each class waits so long at most; 0 = for ever.
+
+    Grammars are left out where the client holds requests back, as above.
+    """
+    assert_same_run(with_timeouts(work, timeouts_s, has_grammars=max_concurrency is None), max_concurrency)
+
+
+def with_timeouts(work: Workload, timeouts_s: list[float], *, has_grammars: bool) -> Workload:
+    """The workload with classes whose clients give up after so long; none of their text is forced."""
+    kinds = [
+        (*kind[:3], kind[3] if has_grammars else 0.0, 1, 0, timeout_s)
+        for kind, timeout_s in zip(work.classes, timeouts_s, strict=False)
+    ]
+    return replace(work, classes=kinds)
+
+
 @pytest.mark.parametrize("async_scheduling", [0, 1])
 @pytest.mark.parametrize("num_drafts", [0, 2])
 def test_m15_with_answers_longer_than_the_calendar_of_last_tokens(async_scheduling: int, num_drafts: int) -> None:
@@ -156,7 +177,7 @@ class Counting(naive.Scheduler):
 def as_naive(work: Workload, i: int) -> naive.Request:
     """The `i`-th request as the naive engine is told it; a grammar is compiled when its class comes for the first time."""
     _, num_prompt_tokens, num_output_tokens, class_id = work.rows[i]
-    priority, adapter, max_tokens, grammar_s = work.classes[class_id]
+    priority, adapter, max_tokens, grammar_s, *more = work.classes[class_id]
     first_at_s = next(row[0] for row in work.rows if row[3] == class_id)
     rate, num_drafts = work.engine["acceptance_rate"], work.engine["num_speculative_tokens"]
     return naive.Request(
@@ -169,6 +190,7 @@ def as_naive(work: Workload, i: int) -> naive.Request:
         grammar_ready_at=first_at_s + grammar_s if grammar_s else -math.inf,
         tokens=tokens_of(i, work.segments[i]) if work.segments else None,
         num_accepted=lambda known: accepted_drafts(i, known, rate, num_drafts),
+        timeout_s=(more[2] if more else 0.0) or math.inf,
     )
 
 
@@ -180,10 +202,16 @@ def tokens_of(i: int, segments: list[tuple[int, int]]) -> Callable[[int], Hashab
 
 def assert_same_instants(ran: Ran, requests: list[naive.Request], busy_s: float) -> None:
     """What every request got and when, and all gaps between tokens; drafts accepted in one step come out at one instant."""
+
+    def same(instants_s: Any, expected_s: list[float | None]) -> bool:
+        return np.array_equal(instants_s, np.array(expected_s, np.float64), equal_nan=True)
+
     assert ran.requests.arrived_at_s.tolist() == [request.sent_at_s for request in requests]
-    assert ran.requests.scheduled_at_s.tolist() == [request.scheduled_at_s for request in requests]
-    assert ran.requests.first_token_at_s.tolist() == [request.token_at_s[0] for request in requests]
-    assert ran.requests.finished_at_s.tolist() == [request.token_at_s[-1] for request in requests]
+    assert same(ran.requests.scheduled_at_s, [request.scheduled_at_s for request in requests])
+    assert same(ran.requests.first_token_at_s, [next(iter(request.token_at_s), None) for request in requests])
+    assert same(ran.requests.last_token_at_s, [next(reversed(request.token_at_s), None) for request in requests])
+    ended = [(TIMED_OUT, r.given_up_at_s) if r.given_up_at_s is not None else (FINISHED, r.token_at_s[-1]) for r in requests]
+    assert list(zip(ran.requests.status.tolist(), ran.requests.finished_at_s.tolist(), strict=True)) == ended
     assert ran.requests.num_preemptions.tolist() == [request.num_preemptions for request in requests]
     assert ran.requests.num_cached_tokens.tolist() == [request.num_cached_tokens for request in requests]
     assert ran.requests.num_generated_tokens.tolist() == [len(request.token_at_s) for request in requests]
