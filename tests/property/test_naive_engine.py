@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.conformance.workloads import accepted_drafts, generate
 from tests.property import naive_engine as naive
 from tests.property import naive_workload
 from tests.property.naive_request import Step
-from tests.property.strategies import FULL_STEP, Workload, engines_and_traffic, workloads
+from tests.property.strategies import FIXED_STEP, FULL_STEP, Workload, engines_and_traffic, some_content, workloads
 
 Drawn = tuple[dict[str, Any], list[tuple[float, int, int]]]
 
@@ -115,6 +116,42 @@ def with_timeouts(work: Workload, timeouts_s: list[float], *, has_grammars: bool
         for kind, timeout_s in zip(work.classes, timeouts_s, strict=False)
     ]
     return replace(work, classes=kinds)
+
+
+@pytest.mark.parametrize("async_scheduling", [0, 1])
+@pytest.mark.parametrize("by_priority", [0, 1])
+@pytest.mark.parametrize("caching", [0, 1])
+def test_m15_with_clients_that_give_up_on_preempted_requests(async_scheduling: int, by_priority: int, caching: int) -> None:
+    """300 requests in a cache for three of them, whose blocks fill at nearly every step; some answers end unforeseen.
+
+    So requests are aborted while they wait, catch up, decode and wait again with a token on the device; the counts say so.
+    """
+    random = np.random.default_rng(9)
+    at_s = np.cumsum(random.exponential(2.0, 300)).round(2).tolist()
+    lengths = zip(random.integers(1, 30, 300).tolist(), random.integers(1, 40, 300).tolist(), strict=True)
+    content = Random(9)
+    fields = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 8,
+        "block_size": 2,
+        "num_usable_blocks": 60,
+        "max_model_len": 100,
+        "scheduler_reserve_full_isl": 0,
+        "acceptance_rate": 0.0,
+        "num_speculative_tokens": 0,
+        "async_scheduling": async_scheduling,
+    }
+    rows = [(at, prompt, output, i % 3) for i, (at, (prompt, output)) in enumerate(zip(at_s, lengths, strict=True))]
+    work = Workload(
+        fields | {"schedules_by_priority": by_priority, "enable_prefix_caching": caching, **FIXED_STEP},
+        rows,
+        [(1, 0, 0, 0.0, 1, 0, 15.0), (0, 0, 45, 0.0, 1, 0, 30.05), (2, 0, 45, 0.0, 1, 0, 20.3)],
+        [some_content(content, prompt + output) for _, prompt, output, _ in rows] if caching else [],
+    )
+    requests = assert_same_run(work).requests
+    gave_up = requests[requests.status == TIMED_OUT]
+    assert min(np.count_nonzero(gave_up.num_preemptions), np.count_nonzero(gave_up.num_generated_tokens)) > 20
+    assert np.count_nonzero(requests.status == FINISHED) > 50
 
 
 @pytest.mark.parametrize("async_scheduling", [0, 1])
