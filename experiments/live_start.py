@@ -51,3 +51,8 @@ def _check_classes(experiment: Experiment, pool: str) -> None:
                     f"classes.{name}.{key}: {getattr(kind, key)!r}, and pools.{pool} is live (kind: vllm), which serves plain "
                     "text from the base model only; leave it out, or use kind: surrogate"
                 )
+        if kind.timeout_s is not None:
+            raise ConfigError(
+                f"classes.{name}.timeout_s: {kind.timeout_s:g}, and pools.{pool} is live, whose requests nobody aborts; "
+                "leave it out, or use kind: surrogate"
+            )

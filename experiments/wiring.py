@@ -66,8 +66,10 @@ def classes_of(experiment: Experiment, gateway: Gateway) -> Any:
             kind.grammar_s,
             kind.num_free_tokens,
             kind.num_forced_tokens,
+            kind.timeout_s or 0.0,
             gateway.bucket(names[number]),
             *gateway.admitted,
+            0,
         )
     return classes
 

@@ -1,8 +1,8 @@
 """The data plane: everything between two control events, in exact event order, in one compiled loop.
 
-At equal times a step's end comes before a scrape, a scrape before an arrival, an arrival before an idle engine wakes, and
-a control event before all of them. A request that waits for another's end arrives, where nothing else delays it, at that very
-instant, so after the end of that step, and after the next one is planned.
+At equal times a step's end comes before a scrape, that before a client that gives up, that before an arrival, an arrival
+before an idle engine wakes, and a control event before all of them. A request that waits for another's end arrives, where
+nothing else delays it, at that very instant, so after the end of that step, and after the next one is planned.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from replicas import door
 from replicas.delivery import count_in_system
 from replicas.events import next_to_end
 from replicas.gateway import CHOOSE_TYPE, OBSERVE_TYPE, append_unrouted, ask, let_in, offer, refusal, reject, route, tell
+from replicas.timeouts import expect_timeout, give_up
 from replicas.together import first_together
 from sim.coming import appear, count_arrival, next_arrival_at_s
 from sim.compiled import loop, verb
@@ -97,6 +98,7 @@ def arrive(fleet: Fleet, choose: Any, observe: Any, view: RouterView, i: int) ->
         reject(fleet, i, reason)
         return True
     let_in(fleet, i)
+    expect_timeout(fleet, i)
     offer(fleet, i)
     if clock.num_offered == 0:
         append_unrouted(fleet, i)
@@ -106,7 +108,7 @@ def arrive(fleet: Fleet, choose: Any, observe: Any, view: RouterView, i: int) ->
 
 @loop(nb.types.int64(FLEET_TYPE, CHOOSE_TYPE, OBSERVE_TYPE, VIEW_TYPE, nb.types.float64))
 def run_until(fleet: Fleet, choose: Any, observe: Any, view: RouterView, until_s: float) -> int:
-    """Runs every step, scrape and arrival before `until_s`; returns early, with the reason, when Python has to act."""
+    """Runs every step, scrape, timeout and arrival before `until_s`; returns early, with the reason, when Python has to act."""
     clock = fleet.clock[0]
     while True:
         if clock.next_arrival == clock.num_loaded:
@@ -120,7 +122,7 @@ def run_until(fleet: Fleet, choose: Any, observe: Any, view: RouterView, until_s
             tell(fleet, observe, view)
         r = next_to_end(fleet)
         step_ends_at_s, arrives_at_s = fleet.next_end_at_s[r], next_arrival_at_s(fleet)
-        now_s = min(step_ends_at_s, arrives_at_s, clock.next_scrape_at_s)
+        now_s = min(step_ends_at_s, arrives_at_s, clock.next_scrape_at_s, clock.times_out_at_s)
         if now_s >= until_s:
             set_now(clock, until_s)
             return REACHED
@@ -133,6 +135,11 @@ def run_until(fleet: Fleet, choose: Any, observe: Any, view: RouterView, until_s
                 return DRAINED
         elif clock.next_scrape_at_s == now_s:
             scrape(fleet)
+        elif clock.times_out_at_s == now_s:
+            r = give_up(fleet)
+            if r != NONE and has_drained(fleet, r):
+                clock.drained = first_together(fleet, r)
+                return DRAINED
         else:
             i = appear(fleet)
             if must_ask_python(fleet, i):

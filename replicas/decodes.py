@@ -6,7 +6,7 @@ yields its last token (a calendar). What is not steady catches up: that is the e
 
 from typing import Any
 
-from replicas.batches import next_batch, oldest_step
+from replicas.batches import batch_of, next_batch, oldest_step
 from replicas.kv_blocks import computed_tokens, growth_residue
 from replicas.queues import file_due, remove_due, sequence_of, slot_of
 from sim.compiled import verb
@@ -103,6 +103,60 @@ def keep_delivered(fleet: Fleet, r: int, i: int) -> None:
     if num_delivered > request.num_generated_tokens:
         request.num_generated_tokens = num_delivered
         request.last_token_at_s = replica.last_step_ended_at_s
+
+
+@verb
+def drop_tokens(fleet: Fleet, r: int, i: int) -> None:
+    """Has the tokens of request `i` that are on the device thrown away, and leaves it with those that it was sent.
+
+    It is on no list of waiting or running requests any more, and its phase still says what it was. Of a request that is not
+    steady, `last_step` is the step whose token is counted already; if its last token is on the device, the calendar knows.
+    """
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    was_steady, latest = is_decode(request), request.last_step
+    first = latest - (request.num_output_tokens - request.num_generated_tokens) + 1
+    if was_steady:
+        keep_delivered(fleet, r, i)
+    for step in range(oldest_step(fleet, r), replica.num_steps):
+        batch = batch_of(fleet, r, step)
+        is_last = leave_due(fleet, r, i, step)
+        if was_steady:
+            has_token = first <= step <= latest
+        else:
+            has_token = is_last or step == latest
+            if step == latest:
+                request.num_generated_tokens -= 1
+                if request.last_token_at_s == batch.ends_at_s:
+                    request.last_token_at_s = replica.last_step_ended_at_s
+        if has_token and not leave_firsts(fleet, batch, i):
+            batch.num_surplus += 1
+
+
+@verb
+def leave_due(fleet: Fleet, r: int, i: int, step: int) -> bool:
+    """Takes request `i` out of those whose last tokens come with this step, and returns whether it was one of them."""
+    j = fleet.due[r, step & (CALENDAR - 1)]
+    while j != NONE and j != i:
+        j = fleet.requests[slot_of(fleet, j)].due_next
+    if j == i:
+        remove_due(fleet, r, i)
+    return j == i
+
+
+@verb
+def leave_firsts(fleet: Fleet, batch: Any, i: int) -> bool:
+    """Takes request `i` out of those that catch up in this batch, and returns whether it was one of them."""
+    before, j = NONE, batch.first_head
+    while j != NONE and j != i:
+        before, j = j, fleet.requests[slot_of(fleet, j)].first_next
+    if j == NONE:
+        return False
+    following = fleet.requests[slot_of(fleet, i)].first_next
+    if before == NONE:
+        batch.first_head = following
+    else:
+        fleet.requests[slot_of(fleet, before)].first_next = following
+    return True
 
 
 @verb

@@ -1,4 +1,4 @@
-"""The door to the engines: six verbs, which lead to the room of the engine that a replica runs, by its number (`schedulers`).
+"""The door to the engines: seven verbs, which lead to the room of the engine that a replica runs, by its number (`schedulers`).
 
 Nothing outside an engine's room knows how it plans a step, and no engine knows another. The verbs keep true what all engines
 have in common: who waits and who runs, the loads that a router sees, and when the replica's step ends.
@@ -68,6 +68,20 @@ def evict(fleet: Fleet, r: int) -> int:
     if is_static(fleet, r):
         return static.evict(fleet, r)
     return vllm.evict(fleet, r)
+
+
+@verb
+def abort(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` off replica `r`'s lists with what it holds; it keeps the tokens that were delivered.
+
+    Its tokens on the device are thrown away, though the steps last as long as they were planned to. A real engine reads
+    aborts when a step has run, before it takes the step's tokens; as it plans nothing in between, it comes to the same.
+    Source: `EngineCore.step` of vLLM, which calls `_process_aborts_queue` before `Scheduler.update_from_output`.
+    """
+    if is_static(fleet, r):
+        static.abort(fleet, r, i)
+    else:
+        vllm.abort(fleet, r, i)
 
 
 @verb

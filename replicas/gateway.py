@@ -247,12 +247,18 @@ def append_unrouted(fleet: Fleet, i: int) -> None:
 @verb
 def pop_unrouted(fleet: Fleet) -> int:
     """Takes the first of those that no replica could take yet; there must be one."""
+    i = fleet.clock[0].unrouted.head
+    leave_unrouted(fleet, i)
+    return i
+
+
+@verb
+def leave_unrouted(fleet: Fleet, i: int) -> None:
+    """Takes request `i` out of those that no replica could take yet, wherever it stands."""
     clock = fleet.clock[0]
-    i = clock.unrouted.head
     remove(fleet, clock.unrouted, i)
     clock.num_unrouted -= 1
     count_unrouted(fleet, i, -1)
-    return i
 
 
 @rare

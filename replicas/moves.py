@@ -38,10 +38,8 @@ def begin_waiting(fleet: Fleet, r: int, i: int, now_s: float) -> None:
 def begin_running(fleet: Fleet, r: int, i: int, num_cached_tokens: int, now_s: float) -> None:
     """Moves request `i` from the waiting to the running requests; it has its cached tokens, and all others to catch up."""
     replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
-    leave_waiting(fleet, r, i)
+    end_waiting(fleet, r, i)
     append(fleet, replica.running, i)
-    load.num_waiting -= 1
-    load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
     load.num_running += 1
     load.running_tokens += num_cached_tokens
     if not request.scheduled_at_s <= now_s:
@@ -63,6 +61,15 @@ def end_running(fleet: Fleet, r: int, i: int) -> None:
         replica.num_masks -= 1
     remove(fleet, replica.running, i)
     fleet.loads[r].num_running -= 1
+
+
+@verb
+def end_waiting(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` out of replica `r`'s queue and its sums."""
+    load, request = fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    leave_waiting(fleet, r, i)
+    load.num_waiting -= 1
+    load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
 
 
 @verb

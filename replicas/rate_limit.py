@@ -7,8 +7,10 @@ Source: `TokenBucketLimiter` of docs/sources.md [2], The gateway.
 
 from typing import Any
 
+import numpy as np
+
 from sim.compiled import verb
-from sim.records import FAILED, FINISHED
+from sim.records import FAILED, FINISHED, TIMED_OUT
 
 
 @verb
@@ -43,6 +45,6 @@ def most_tokens(kind: Any, request: Any) -> int:
 def settle(kind: Any, request: Any, status: int, now_s: float) -> None:
     """Reconciles what a request that was let in has reserved, when it ends; one that no engine served has used nothing."""
     if kind.bucket.tokens_per_s > 0:
-        was_served = status in (FINISHED, FAILED)
+        was_served = status in (FINISHED, FAILED) or (status == TIMED_OUT and not np.isnan(request.scheduled_at_s))
         num_used = request.num_prompt_tokens + request.num_generated_tokens if was_served else 0
         reconcile(kind.bucket, most_tokens(kind, request), num_used, now_s)

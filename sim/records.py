@@ -28,9 +28,9 @@ GONE = 7  # finished, rejected, timed out or failed (REQUEST.status)
 # How a request ended (REQUEST.status); the names are what requests.parquet shows.
 IN_FLIGHT, FINISHED, REJECTED, TIMED_OUT, FAILED = range(5)
 STATUS_NAMES = ("in_flight", "finished", "rejected", "timed_out", "failed")
-# Why it was rejected or failed (REQUEST.reason).
+# Why it was rejected, timed out or failed (REQUEST.reason).
 NO_REASON, OVER_MAX_MODEL_LEN, OVER_KV_CACHE, DRAIN_TIMEOUT, OVER_QUEUED_REQS, OVER_QUEUED_TOKENS, SERVER_ERROR = range(7)
-OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED, OTHER_MODEL = range(7, 11)
+OVER_RATE_LIMIT, OVER_TTFT, REPLICA_FAILED, OTHER_MODEL, CLIENT_TIMEOUT = range(7, 12)
 REASON_NAMES = (
     "",
     "over_max_model_len",
@@ -43,6 +43,7 @@ REASON_NAMES = (
     "predicted_ttft",
     "replica_failed",
     "no_such_model",
+    "client_timeout",
 )
 
 ARRIVAL = np.dtype(
@@ -241,9 +242,11 @@ CLASS = np.dtype(
         ("grammar_s", "f8"),  # compile time of its grammar, once on each replica; 0 = no structured output
         ("num_free_tokens", "i8"),  # after so many tokens that its grammar leaves open,
         ("num_forced_tokens", "i8"),  # so many follow of which there is only one choice
+        ("timeout_s", "f8"),  # after which its clients give up, from when they sent a request; 0 = they wait for ever
         ("bucket", BUCKET),
         ("admitted_ttft_s", "f8"),  # who is predicted a longer one is turned away; 0 = nobody is
         ("prefill_tokens_per_s", "f8"),  # of a replica, by which that is predicted
+        ("num_passed", "i8"),  # requests below this id have ended or are of other classes; kept where there is a timeout
     ],
     align=True,
 )
@@ -446,6 +449,7 @@ CLOCK = np.dtype(
         ("num_queued", "i8"),  # times that a request joined the waiting ones of a replica, or was moved among them
         ("scrape_interval_s", "f8"),  # 0 = the router sees live loads
         ("next_scrape_at_s", "f8"),  # inf when the router sees live loads
+        ("times_out_at_s", "f8"),  # no client gives up before; inf when none will
         ("num_scrapes", "i8"),
         ("scraped_at_s", "f8"),  # what the router sees is never younger
         ("routes_in_python", "i8"),

@@ -95,7 +95,7 @@ def new_fleet(
     clock = records(CLOCK, 1)
     clock.chosen = clock.drained = clock["unrouted"]["head"] = clock["unrouted"]["tail"] = NONE
     clock.max_concurrency, clock.max_follows = max_concurrency, max_follows
-    clock.scrape_interval_s = scrape_interval_s
+    clock.scrape_interval_s, clock.times_out_at_s = scrape_interval_s, np.inf
     clock.next_scrape_at_s = scrape_interval_s if scrape_interval_s > 0 else np.inf
     clock.observes, clock.key_block_size, clock.sees_sessions = routing.observes, routing.key_block_size, routing.sees_sessions
     clock.most_noted = _most_noted(engines)

@@ -16,7 +16,7 @@ from sim.scaling import Alone
 from sim.simulation import Horizon, Simulation
 
 ASKED = ["priority", "adapter", "max_tokens", "grammar_s", "num_free_tokens", "num_forced_tokens"]
-"""What requests of a class ask of the engine: the first fields of CLASS; the others are the gateway's."""
+"""What requests of a class ask of the engine: fields of CLASS."""
 
 
 def engine(**fields: Any) -> Any:
@@ -53,10 +53,10 @@ def arrivals(rows: Sequence[tuple[float, int, int] | tuple[float, int, int, int]
 
 
 def classes(*rows: tuple[Any, ...]) -> Any:
-    """(n,) CLASS from (priority, adapter, max_tokens, grammar_s), and perhaps (num_free_tokens, num_forced_tokens)."""
+    """(n,) CLASS from (priority, adapter, max_tokens, grammar_s), perhaps (num_free_tokens, num_forced_tokens, timeout_s)."""
     made = records(CLASS, len(rows))
     for number, row in enumerate(rows):
-        made[ASKED][number] = (*row, 1, 0)[:6]
+        made[[*ASKED, "timeout_s"]][number] = (*row, *(1, 0, 0.0)[len(row) - 4 :])
     return made
 
 

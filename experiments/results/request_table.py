@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.results import arrow
 from experiments.results.tables import Column, schema, without_nan
-from sim.records import REASON_NAMES, STATUS_NAMES
+from sim.records import CLIENT_TIMEOUT, REASON_NAMES, STATUS_NAMES
 
 _NAME = pa.dictionary(pa.int16(), pa.string())  # as many as there are classes, see sim.limits
 COLUMNS = (
@@ -97,6 +97,7 @@ class RequestTable:
                 yield {name: self._values(name, group.column(name)) for name in names}
 
     def _array(self, column: Column, values: Any) -> pa.Array:
+        """Returns a column as Arrow has it; where nobody timed out, its words are those from before clients could give up."""
         if isinstance(values, pa.Array):
             return values
         is_missing = None
@@ -104,7 +105,10 @@ class RequestTable:
             is_missing = np.isnan(values) if column.type == pa.float64() else values < 0
         if column.type != _NAME:
             return arrow.numbers(column.type, values, is_missing)
-        return pa.DictionaryArray.from_arrays(arrow.numbers(pa.int16(), values, is_missing), self._words[column.name])
+        words = self._words[column.name]
+        if column.name == "reason":
+            words = words[: max(CLIENT_TIMEOUT, int(values.max(initial=0)) + 1)]
+        return pa.DictionaryArray.from_arrays(arrow.numbers(pa.int16(), values, is_missing), words)
 
     def _values(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
         array = column.combine_chunks()

@@ -93,6 +93,12 @@ class RequestKind(Params):
         le=MAX_TOKENS,
         description="Structured output: tokens in a row with only one choice, such as the keys of a JSON object",
     )
+    timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=86400,
+        description="Seconds from sending a request after which its client gives up and the engine aborts it; null = never",
+    )
 
 
 class Measure(Params):

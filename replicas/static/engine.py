@@ -9,15 +9,15 @@ from typing import Any
 
 from replicas.answers import whole_sequence
 from replicas.batches import clear_batch, next_batch, oldest_batch
-from replicas.decodes import is_decode, keep_delivered, schedule_decodes, start_decoding, stop_decoding
+from replicas.decodes import drop_tokens, is_decode, keep_delivered, schedule_decodes, start_decoding, stop_decoding
 from replicas.delivery import deliver_decodes, deliver_firsts, end_step, leave_finished, take_due
 from replicas.held_up import add_adapter, count_adapters, is_held_up, pass_by_line
 from replicas.kv_blocks import computed_tokens, reserved_blocks
-from replicas.moves import begin_running, clear_lists, end_running, next_to_go
+from replicas.moves import begin_running, clear_lists, end_running, end_waiting, next_to_go
 from replicas.queues import look_from_the_front, next_waiting, own_line, slot_of
 from replicas.steps import count_step, run_next, send
 from sim.compiled import rare, verb
-from sim.records import CALENDAR, NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, SURPLUS, Fleet
+from sim.records import CALENDAR, LAST_TOKEN, NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, SURPLUS, WAITING, Fleet
 
 
 @rare
@@ -138,6 +138,21 @@ def evict(fleet: Fleet, r: int) -> int:
     if i != NONE and is_decode(fleet.requests[slot_of(fleet, i)]):
         keep_delivered(fleet, r, i)
     return i
+
+
+@rare
+def abort(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` off replica `r`'s lists with what is set aside for it; the batch goes on without it."""
+    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    if request.phase == WAITING:
+        end_waiting(fleet, r, i)
+        return
+    load.num_free_blocks += reserved_blocks(request, fleet.engines[replica.pool])
+    load.running_tokens -= computed_tokens(request, replica.num_steps - 1)
+    if request.phase != LAST_TOKEN:
+        stop_decoding(fleet, r, i)
+    end_running(fleet, r, i)
+    drop_tokens(fleet, r, i)
 
 
 @verb

@@ -3,8 +3,8 @@
 from replicas.batches import batch_of, oldest_batch
 from replicas.decodes import stop_decoding
 from replicas.delivery import count_gaps, deliver_decodes, deliver_first, deliver_firsts, end_step, leave_finished, take_due
-from replicas.moves import end_running
-from replicas.queues import leave_waiting, sequence_of, slot_of
+from replicas.moves import end_running, end_waiting
+from replicas.queues import sequence_of, slot_of
 from replicas.vllm.allocation import free_blocks
 from replicas.vllm.prefix_cache import register_blocks
 from replicas.vllm.speculation import count_accepted, count_forced, grows_unevenly, leave_batch
@@ -98,12 +98,10 @@ def settle_drafts(fleet: Fleet, r: int, i: int, half: int, now_s: float) -> None
 @verb
 def finish(fleet: Fleet, r: int, i: int, now_s: float) -> None:
     """Ends request `i` with its last token; its slot and blocks are free from here on."""
-    replica, load, request = fleet.replicas[r], fleet.loads[r], fleet.requests[slot_of(fleet, i)]
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
     engine = fleet.engines[replica.pool]
     if request.phase == WAITING:  # preempted with its last token already on the device
-        leave_waiting(fleet, r, i)
-        load.num_waiting -= 1
-        load.waiting_tokens -= request.num_prompt_tokens + request.num_generated_tokens
+        end_waiting(fleet, r, i)
     else:
         if engine.enable_prefix_caching and engine.async_scheduling and not grows_unevenly(engine):
             register_blocks(fleet, r, i, request.num_prompt_tokens + request.num_output_tokens - 1)

@@ -3,19 +3,20 @@
 from typing import Any
 
 from replicas.answers import whole_sequence
-from replicas.batches import oldest_batch, oldest_step
-from replicas.decodes import is_decode, keep_delivered
+from replicas.batches import batch_of, oldest_batch, oldest_step
+from replicas.decodes import drop_tokens, is_decode, keep_delivered, stop_decoding
 from replicas.kv_blocks import computed_tokens, held_blocks
-from replicas.moves import clear_lists, next_to_go
+from replicas.moves import clear_lists, end_running, end_waiting, next_to_go
 from replicas.queues import sequence_of, slot_of
 from replicas.steps import run_next, send
+from replicas.vllm.allocation import free_blocks
 from replicas.vllm.block_pool import fill_pool, shared_blocks
 from replicas.vllm.delivery import deliver
 from replicas.vllm.pipeline import awaits_tokens, keep_place, pass_stages
 from replicas.vllm.scheduler import plan
-from replicas.vllm.speculation import forget_steps
-from sim.compiled import verb
-from sim.records import NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, Fleet
+from replicas.vllm.speculation import forget_steps, grows_unevenly, leave_batch
+from sim.compiled import rare, verb
+from sim.records import CATCHING_UP, LAST_TOKEN, NO_REASON, NONE, OVER_KV_CACHE, OVER_MAX_MODEL_LEN, WAITING, Fleet
 
 
 @verb
@@ -103,6 +104,26 @@ def evict(fleet: Fleet, r: int) -> int:
     forget_steps(fleet, i)
     sequence.last_planned_step = NONE
     return i
+
+
+@rare
+def abort(fleet: Fleet, r: int, i: int) -> None:
+    """Takes request `i` off replica `r`'s lists and frees its blocks; its tokens on the device are thrown away."""
+    replica, request = fleet.replicas[r], fleet.requests[slot_of(fleet, i)]
+    if request.phase == WAITING:
+        end_waiting(fleet, r, i)
+    else:
+        free_blocks(fleet, r, i, replica.num_steps - 1)
+        if request.phase == CATCHING_UP:
+            replica.num_catching_up -= 1
+        elif request.phase != LAST_TOKEN:
+            stop_decoding(fleet, r, i)
+        end_running(fleet, r, i)
+    if grows_unevenly(fleet.engines[replica.pool]):
+        for step in range(oldest_step(fleet, r), replica.num_steps):
+            leave_batch(fleet, r, i, batch_of(fleet, r, step))
+    else:
+        drop_tokens(fleet, r, i)
 
 
 @verb

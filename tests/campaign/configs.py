@@ -52,6 +52,7 @@ def kind_of_request(random: Random, model: str) -> Section:
         grammar_s=random.choice([0.3, 3.0]),
         num_free_tokens=random.randint(1, 5),
         num_forced_tokens=random.randint(0, 5),
+        timeout_s=random.choice([0.2, 3.0, 30.0]),
     )
 
 

@@ -63,7 +63,8 @@ def by_time(
     A grammar that is ready at an instant counts for what is planned then. 18: as long as there is room, one step after the
     other is planned, in the state of that instant; a plan without work takes a place as well, behind what is in flight. While
     `max_concurrency` requests are in flight the client holds the next one back; it comes when one ends, behind the plan that is
-    made at that instant.
+    made at that instant. One whose `timeout_s` is over when it has not finished is aborted: the engine reads that when the
+    step that runs has ended, before it takes that step's output; an idle one at once.
     """
     scheduler, coming = Scheduler(settings), Client(arriving, max_concurrency)
     now_s = 0.0
@@ -84,14 +85,21 @@ def by_time(
                 break
         if in_flight:
             step, ends_at_s = in_flight.pop(0)
-            while coming.next_at_s() < ends_at_s:
-                scheduler.add(coming.send())
+            aborted = []
+            while min(coming.next_at_s(), coming.gives_up_at_s()) < ends_at_s:
+                if coming.gives_up_at_s() <= coming.next_at_s():
+                    aborted.append(coming.give_up())
+                else:
+                    scheduler.add(coming.send())
+            for request in aborted:
+                scheduler.finish(request)
             now_s = ends_at_s
             coming.take(scheduler.deliver(step, now_s), now_s)
         else:
             scheduler.num_plans = 0
-            grammars_s = [r.grammar_ready_at for r in scheduler.line() if r.grammar_ready_at > now_s]
-            now_s = min([coming.next_at_s(), *grammars_s])
+            while math.inf > coming.gives_up_at_s() <= wakes_at_s(scheduler, coming, now_s):
+                scheduler.finish(coming.give_up())
+            now_s = wakes_at_s(scheduler, coming, now_s)
             if now_s == math.inf:
                 break
             while coming.next_at_s() == now_s:
@@ -100,6 +108,11 @@ def by_time(
     assert not scheduler.line()
     assert not scheduler.running
     return pipeline.busy_s
+
+
+def wakes_at_s(scheduler: Scheduler, coming: "Client", now_s: float) -> float:
+    """When an idle engine has something to do again, unless somebody gives up before: a request, or a grammar for one."""
+    return min([coming.next_at_s(), *(r.grammar_ready_at for r in scheduler.line() if r.grammar_ready_at > now_s)])
 
 
 class Pipeline:
@@ -141,11 +154,15 @@ class Pipeline:
 
 
 class Client:
-    """Sends requests one after the other: each when it is there and fewer than `max_concurrency` are in flight."""
+    """Sends requests one after the other: each when it is there and fewer than `max_concurrency` are in flight.
+
+    It gives up on each that has not finished when its `timeout_s` is over.
+    """
 
     def __init__(self, arriving: Sequence[tuple[float, Request]], max_concurrency: float) -> None:
         self.requests, self.max_concurrency = list(arriving), max_concurrency
         self.num_in_flight, self.last_end_s = 0, 0.0
+        self.sent: list[Request] = []
 
     def next_at_s(self) -> float:
         is_held = not self.requests or self.num_in_flight >= self.max_concurrency
@@ -155,6 +172,18 @@ class Client:
         at_s, (_, request) = self.next_at_s(), self.requests.pop(0)
         self.num_in_flight += 1
         request.sent_at_s = at_s
+        self.sent.append(request)
+        return request
+
+    def gives_up_at_s(self) -> float:
+        self.sent = [request for request in self.sent if not request.is_finished and request.given_up_at_s is None]
+        return min((request.times_out_at_s for request in self.sent), default=math.inf)
+
+    def give_up(self) -> Request:
+        at_s = self.gives_up_at_s()
+        request = next(request for request in self.sent if request.times_out_at_s == at_s)
+        request.given_up_at_s = self.last_end_s = at_s
+        self.num_in_flight -= 1
         return request
 
     def take(self, finished: Sequence[str], now_s: float) -> None:

@@ -63,6 +63,7 @@ class Request:
     grammar_ready_at: float = -math.inf  # an instant for `by_time`, a step for `by_step`; as it is: no structured output
     tokens: Callable[[int], Hashable] | None = None  # what is at a position, prompt first; None: all its own
     num_accepted: Callable[[int], int] = lambda _: 0  # of the drafts that follow so many output tokens
+    timeout_s: float = math.inf  # after which its client gives up, for `by_time`
 
     computed: int = 0  # tokens with KV, the scheduled ones included
     placeholders: int = 0  # output tokens that scheduled steps may yield
@@ -78,6 +79,7 @@ class Request:
     is_finished: bool = False
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
     sent_at_s: float | None = None
+    given_up_at_s: float | None = None
     scheduled_at_s: float | None = None
     token_at_s: list[float] = field(default_factory=list)
 
@@ -88,6 +90,11 @@ class Request:
     @property
     def limit(self) -> int:
         return self.num_output_tokens if self.max_tokens is None else self.max_tokens
+
+    @property
+    def times_out_at_s(self) -> float:
+        assert self.sent_at_s is not None
+        return self.sent_at_s + self.timeout_s
 
     @property
     def is_structured(self) -> bool:

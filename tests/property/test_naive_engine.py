@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,13 @@ from hypothesis import strategies as st
 from experiments.contracts.fleets import Ran, arrivals, engine, run
 from replicas.step_time import cpu_time, gpu_time, step_time
 from sim.metrics import NUM_ITL_BINS, itl_bin
-from sim.records import BATCH, records
+from sim.records import BATCH, FINISHED, TIMED_OUT, records
 from tests.conformance import replay
 from tests.conformance.workloads import accepted_drafts, generate
 from tests.property import naive_engine as naive
 from tests.property import naive_workload
 from tests.property.naive_request import Step
-from tests.property.strategies import FULL_STEP, Workload, engines_and_traffic, workloads
+from tests.property.strategies import FIXED_STEP, FULL_STEP, Workload, engines_and_traffic, some_content, workloads
 
 Drawn = tuple[dict[str, Any], list[tuple[float, int, int]]]
 
@@ -98,6 +99,63 @@ def test_a_fleet_of_one_is_the_naive_engine_with_all_options_too(work: Workload)
     assert_same_run(work)
 
 
+@given(
+    workloads(), st.lists(st.sampled_from([0.0, 0.05, 0.3, 1.0, 4.0, 20.0]), min_size=4, max_size=4), st.sampled_from([None, 4])
+)
+@settings(max_examples=200)
+def test_m15_with_clients_that_give_up(work: Workload, timeouts_s: list[float], max_concurrency: int | None) -> None:
+    """All instants, tokens and busy seconds when each class waits so long at most; 0 = for ever.
+
+    Grammars are left out where the client holds requests back, as above.
+    """
+    assert_same_run(with_timeouts(work, timeouts_s, has_grammars=max_concurrency is None), max_concurrency)
+
+
+def with_timeouts(work: Workload, timeouts_s: list[float], *, has_grammars: bool) -> Workload:
+    """The workload with classes whose clients give up after so long; none of their text is forced."""
+    kinds = [
+        (*kind[:3], kind[3] if has_grammars else 0.0, 1, 0, timeout_s)
+        for kind, timeout_s in zip(work.classes, timeouts_s, strict=False)
+    ]
+    return replace(work, classes=kinds)
+
+
+@pytest.mark.parametrize("async_scheduling", [0, 1])
+@pytest.mark.parametrize("by_priority", [0, 1])
+@pytest.mark.parametrize("caching", [0, 1])
+def test_m15_with_clients_that_give_up_on_preempted_requests(async_scheduling: int, by_priority: int, caching: int) -> None:
+    """300 requests in a cache for three of them, whose blocks fill at nearly every step; some answers end unforeseen.
+
+    So requests are aborted while they wait, catch up, decode and wait again with a token on the device; the counts say so.
+    """
+    random = np.random.default_rng(9)
+    at_s = np.cumsum(random.exponential(2.0, 300)).round(2).tolist()
+    lengths = zip(random.integers(1, 30, 300).tolist(), random.integers(1, 40, 300).tolist(), strict=True)
+    content = Random(9)
+    fields = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 8,
+        "block_size": 2,
+        "num_usable_blocks": 60,
+        "max_model_len": 100,
+        "scheduler_reserve_full_isl": 0,
+        "acceptance_rate": 0.0,
+        "num_speculative_tokens": 0,
+        "async_scheduling": async_scheduling,
+    }
+    rows = [(at, prompt, output, i % 3) for i, (at, (prompt, output)) in enumerate(zip(at_s, lengths, strict=True))]
+    work = Workload(
+        fields | {"schedules_by_priority": by_priority, "enable_prefix_caching": caching, **FIXED_STEP},
+        rows,
+        [(1, 0, 0, 0.0, 1, 0, 15.0), (0, 0, 45, 0.0, 1, 0, 30.05), (2, 0, 45, 0.0, 1, 0, 20.3)],
+        [some_content(content, prompt + output) for _, prompt, output, _ in rows] if caching else [],
+    )
+    requests = assert_same_run(work).requests
+    gave_up = requests[requests.status == TIMED_OUT]
+    assert min(np.count_nonzero(gave_up.num_preemptions), np.count_nonzero(gave_up.num_generated_tokens)) > 20
+    assert np.count_nonzero(requests.status == FINISHED) > 50
+
+
 @pytest.mark.parametrize("async_scheduling", [0, 1])
 @pytest.mark.parametrize("num_drafts", [0, 2])
 def test_a_fleet_of_one_is_the_naive_engine_with_answers_longer_than_the_calendar_of_last_tokens(
@@ -160,7 +218,7 @@ class Counting(naive.Scheduler):
 def as_naive(work: Workload, i: int) -> naive.Request:
     """The `i`-th request as the naive engine is told it; a grammar is compiled when its class comes for the first time."""
     _, num_prompt_tokens, num_output_tokens, class_id = work.rows[i]
-    priority, adapter, max_tokens, grammar_s = work.classes[class_id]
+    priority, adapter, max_tokens, grammar_s, *more = work.classes[class_id]
     first_at_s = next(row[0] for row in work.rows if row[3] == class_id)
     rate, num_drafts = work.engine["acceptance_rate"], work.engine["num_speculative_tokens"]
     return naive.Request(
@@ -173,6 +231,7 @@ def as_naive(work: Workload, i: int) -> naive.Request:
         grammar_ready_at=first_at_s + grammar_s if grammar_s else -math.inf,
         tokens=tokens_of(i, work.segments[i]) if work.segments else None,
         num_accepted=lambda known: accepted_drafts(i, known, rate, num_drafts),
+        timeout_s=(more[2] if more else 0.0) or math.inf,
     )
 
 
@@ -184,10 +243,16 @@ def tokens_of(i: int, segments: list[tuple[int, int]]) -> Callable[[int], Hashab
 
 def assert_same_instants(ran: Ran, requests: list[naive.Request], busy_s: float) -> None:
     """What every request got and when, and all gaps between tokens; drafts accepted in one step come out at one instant."""
+
+    def same(instants_s: Any, expected_s: list[float | None]) -> bool:
+        return np.array_equal(instants_s, np.array(expected_s, np.float64), equal_nan=True)
+
     assert ran.requests.arrived_at_s.tolist() == [request.sent_at_s for request in requests]
-    assert ran.requests.scheduled_at_s.tolist() == [request.scheduled_at_s for request in requests]
-    assert ran.requests.first_token_at_s.tolist() == [request.token_at_s[0] for request in requests]
-    assert ran.requests.finished_at_s.tolist() == [request.token_at_s[-1] for request in requests]
+    assert same(ran.requests.scheduled_at_s, [request.scheduled_at_s for request in requests])
+    assert same(ran.requests.first_token_at_s, [next(iter(request.token_at_s), None) for request in requests])
+    assert same(ran.requests.last_token_at_s, [next(reversed(request.token_at_s), None) for request in requests])
+    ended = [(TIMED_OUT, r.given_up_at_s) if r.given_up_at_s is not None else (FINISHED, r.token_at_s[-1]) for r in requests]
+    assert list(zip(ran.requests.status.tolist(), ran.requests.finished_at_s.tolist(), strict=True)) == ended
     assert ran.requests.num_preemptions.tolist() == [request.num_preemptions for request in requests]
     assert ran.requests.num_cached_tokens.tolist() == [request.num_cached_tokens for request in requests]
     assert ran.requests.num_generated_tokens.tolist() == [len(request.token_at_s) for request in requests]

@@ -205,3 +205,9 @@ def test_adapters_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     classes = "classes={default: {lora: mine}}"
     assert main([str(CONFIG), "--out", str(tmp_path), "--set", "sweep=null", "--set", NAIVE, "--set", classes]) == 2
     assert "classes.default.lora: 'mine', and pools.main is live" in capsys.readouterr().err
+
+
+def test_clients_that_give_up_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    classes = "classes={default: {timeout_s: 6}}"
+    assert main([str(CONFIG), "--out", str(tmp_path), "--set", "sweep=null", "--set", NAIVE, "--set", classes]) == 2
+    assert "classes.default.timeout_s: 6, and pools.main is live, whose requests nobody aborts" in capsys.readouterr().err

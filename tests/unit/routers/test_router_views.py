@@ -24,6 +24,7 @@ from sim.records import (
     IN_FLIGHT,
     NONE,
     SENT,
+    TIMED_OUT,
     RouterView,
 )
 from tests.commands import ROOT
@@ -144,6 +145,18 @@ def test_every_event_is_told_once_in_order_and_when_it_happened() -> None:
         assert found == happened
         assert len(found) == sum(event[0] < known for event in noted.told(name))
     assert {event[5] for event in noted.told("ended")} == {FINISHED}
+
+
+def test_a_router_is_told_of_a_client_that_gave_up_with_the_tokens_that_it_got() -> None:
+    """The client has 2 of 9 tokens after 2.5 s; the router is told before it is asked for the next request, at 4 s."""
+    noted = Noted("ended")
+    run(
+        arrivals([(0.0, 10, 9), (4.0, 10, 1)]),
+        engine(overhead_s=1.0),
+        router=noted.kind,
+        classes=classes((0, 0, 0, 0.0, 1, 0, 2.5)),
+    )
+    assert noted.told("ended")[0] == (2.5, "ended", 0, 0, 2, TIMED_OUT, 0)
 
 
 def test_keys_of_a_prompt_are_those_of_the_engines_blocks_and_shared_as_far_as_tokens_are() -> None:

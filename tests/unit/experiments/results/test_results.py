@@ -11,7 +11,7 @@ from experiments.results import costs, request_table, summary_table, timeline
 from experiments.results import writer as results
 from experiments.results.tables import Column
 from experiments.results.writer import PoolInfo
-from sim.records import FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
+from sim.records import CLIENT_TIMEOUT, FAILED, IN_FLIGHT, REJECTED, TIMED_OUT
 from tests import synthetic
 
 TABLES = {
@@ -63,6 +63,20 @@ def test_what_a_refused_request_lacks_is_null_and_in_no_statistic(tmp_path):
     ttft = summary["all"]["ttft_s"]
     assert (ttft["n"], ttft["missing"], ttft["mean"], ttft["p50"]) == (30, 10, 0.5, 0.5)
     assert summary["all"]["requests"]["reasons"] == {"over_kv_cache": 10}
+
+
+def test_row_groups_with_and_without_requests_that_timed_out_read_back_together(tmp_path, monkeypatch):
+    """Only the second has the word `client_timeout` among its reasons; both readers put them together."""
+    monkeypatch.setattr("experiments.results.writer.ROW_GROUP", 4)
+    rows = synthetic.finished(np.zeros(10), ttft_s=1.0, tpot_s=0.01)
+    rows["status"][[1, 5]], rows["reason"][[1, 5]] = (REJECTED, TIMED_OUT), (2, CLIENT_TIMEOUT)
+    summary = run(tmp_path, rows)
+    expected = [None, "over_kv_cache", None, None, None, "client_timeout", None, None, None, None]
+    assert pq.ParquetFile(tmp_path / "requests.parquet").num_row_groups == 3
+    assert pq.read_table(tmp_path / "requests.parquet")["reason"].to_pylist() == expected
+    reasons = pd.read_parquet(tmp_path / "requests.parquet")["reason"]
+    assert reasons.astype(object).where(reasons.notna(), None).tolist() == expected
+    assert summary["all"]["requests"]["reasons"] == {"over_kv_cache": 1, "client_timeout": 1}
 
 
 def test_mean_and_percentiles_share_one_population(tmp_path):
