@@ -103,7 +103,9 @@ def test_a_fleet_of_one_is_the_naive_engine_with_all_options_too(work: Workload)
     workloads(), st.lists(st.sampled_from([0.0, 0.05, 0.3, 1.0, 4.0, 20.0]), min_size=4, max_size=4), st.sampled_from([None, 4])
 )
 @settings(max_examples=200)
-def test_m15_with_clients_that_give_up(work: Workload, timeouts_s: list[float], max_concurrency: int | None) -> None:
+def test_a_fleet_of_one_is_the_naive_engine_with_clients_that_give_up(
+    work: Workload, timeouts_s: list[float], max_concurrency: int | None
+) -> None:
     """All instants, tokens and busy seconds when each class waits so long at most; 0 = for ever.
 
     Grammars are left out where the client holds requests back, as above.
@@ -123,7 +125,9 @@ def with_timeouts(work: Workload, timeouts_s: list[float], *, has_grammars: bool
 @pytest.mark.parametrize("async_scheduling", [0, 1])
 @pytest.mark.parametrize("by_priority", [0, 1])
 @pytest.mark.parametrize("caching", [0, 1])
-def test_m15_with_clients_that_give_up_on_preempted_requests(async_scheduling: int, by_priority: int, caching: int) -> None:
+def test_a_fleet_of_one_is_the_naive_engine_with_clients_that_give_up_on_preempted_requests(
+    async_scheduling: int, by_priority: int, caching: int
+) -> None:
     """300 requests in a cache for three of them, whose blocks fill at nearly every step; some answers end unforeseen.
 
     So requests are aborted while they wait, catch up, decode and wait again with a token on the device; the counts say so.
