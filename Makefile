@@ -11,6 +11,8 @@ LIVE_PYTHON := $(CURDIR)/.venv-live/bin/python
 LIVE_READY  := .venv-live/.ready
 endif
 
+COMPILE := "import experiments.runner, routers; from replicas.plane import compiled; [compiled(routers.start(kind, 1, 1)) for kind in routers.KINDS.values()]"
+
 .PHONY: run test test-all mutants live live-ready test-live lint bench docs compiled clean
 
 run: $(READY) compiled
@@ -41,7 +43,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 compiled: $(READY)  # after an edit: once, before several processes would all compile the same
-	$(BIN)/python -c "import experiments.runner, routers; from replicas.plane import compiled; [compiled(routers.start(kind, 1, 1)) for kind in routers.KINDS.values()]"
+	$(BIN)/python -c $(COMPILE)
 
 bench: $(READY) compiled
 	$(BIN)/python -m tests.benchmarks
@@ -57,7 +59,7 @@ docs: $(READY)
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	$(BIN)/python -c "import experiments.runner, routers; from replicas.plane import compiled; [compiled(routers.start(kind, 1, 1)) for kind in routers.KINDS.values()]"  # compiles the data plane, which is part of the set-up
+	$(BIN)/python -c $(COMPILE)  # compiles the data plane, which is part of the set-up
 	touch $@
 
 .venv-live/.ready: pyproject.toml

@@ -15,22 +15,7 @@ from experiments.cli import main
 from experiments.running import folder_of, is_complete
 from experiments.settings.loading import load
 from sim.errors import ConfigError, TraceError
-
-CONFIG = """
-traffic:
-  kind: poisson
-  rate_per_s: 5
-  duration_s: 20
-  lengths: {prompt: {kind: fixed, tokens: 100}, output: {kind: fixed, tokens: 10}}
-router: {kind: round_robin}
-pools:
-  - name: main
-    model: llama-3.1-8b
-    gpu: h100-sxm
-    replicas: {kind: surrogate, max_model_len: 8192}
-    autoscaler: {kind: fixed, replicas: 2}
-"""
-SWEEP = "sweep: {router.kind: [random, least_loaded]}\n"
+from tests.commands import CONFIG, SWEEP
 
 
 @pytest.fixture

@@ -7,21 +7,8 @@ import pytest
 
 from experiments.settings.loading import load
 from sim.errors import ConfigError
+from tests.commands import CONFIG
 
-CONFIG = """
-traffic:
-  kind: poisson
-  rate_per_s: 5
-  duration_s: 20
-  lengths: {prompt: {kind: fixed, tokens: 100}, output: {kind: fixed, tokens: 10}}
-router: {kind: round_robin}
-pools:
-  - name: main
-    model: llama-3.1-8b
-    gpu: h100-sxm
-    replicas: {kind: surrogate, max_model_len: 8192}
-    autoscaler: {kind: fixed, replicas: 2}
-"""
 LONG = "x" * 80_000
 DIGITS = "1" * 5_000
 
