@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.params import Params
 from sim.records import CLIENT, EVENT, LOAD, REQUEST_VIEW, TIMES, RouterView, records
+from sim.views import read_only
 
 
 @dataclass(eq=False)
@@ -45,19 +46,12 @@ class Routing:
 
         Writing to what it only sees fails where it is written, and not in the books at the end.
         """
-        seen = {name: read_only(getattr(self.view, name)) for name in ("candidates", "loads", "keys", "clients")}
-        single = {name: read_only(getattr(self.view, name).base)[0] for name in ("request", "times", "event")}
+        seen = {name: read_only(getattr(self.view, name)[:]) for name in ("candidates", "loads", "keys", "clients")}
+        single = {name: read_only(getattr(self.view, name).base[:])[0] for name in ("request", "times", "event")}
         view = replace(self.view, **seen, **single)
         if self.options is not None:
             object.__setattr__(view, "options", self.options)  # what is compiled finds the record by the table
         return view
-
-
-def read_only(array: Any) -> Any:
-    """Returns a view of an array that nobody can write by."""
-    view = array[:]
-    view.flags.writeable = False
-    return view
 
 
 def new_view(num_slots: int, random: Any, memory: Any, options: Params | None = None, num_clients: int = 1) -> RouterView:
